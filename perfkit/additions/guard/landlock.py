@@ -50,9 +50,8 @@ def restrict(folders: Iterable[str]) -> None:
     rights = _WRITE_FILE | _REMOVE_OR_MAKE | _REFER
     if version() >= _WITH_TRUNCATE:
         rights |= _TRUNCATE
-    attributes = _Ruleset(rights)
-    size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    ruleset = _call(_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))
+    size = ctypes.c_size_t(ctypes.sizeof(_Ruleset))
+    ruleset = _call(_CREATE_RULESET, ctypes.byref(_Ruleset(rights)), size, ctypes.c_uint32(0))
     for folder in folders:
         with contextlib.suppress(OSError):  # it may be a file, or in a folder that cannot be changed
             os.makedirs(folder, exist_ok=True)
@@ -61,8 +60,7 @@ def restrict(folders: Iterable[str]) -> None:
             rule = ctypes.byref(_PathBeneath(rights, parent))
             _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
             os.close(parent)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))):
+    if ctypes.CDLL(None, use_errno=True).prctl(_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))):
         raise OSError(ctypes.get_errno(), "the kernel refuses PR_SET_NO_NEW_PRIVS")
     _call(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     os.close(ruleset)

@@ -17,21 +17,37 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfkit import registry
 
-clock = time.perf_counter
-"""Taken here because this module is imported before any code of the script, which may replace it."""
+clock = time.perf_counter  # taken before the script begins, which may replace it
+_EVENTS = registry.toml(__package__, "events")
+_PATHS = _EVENTS["file"] | _EVENTS["folder"] | _EVENTS["entry"]
+_COMMANDS = _EVENTS["start"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_TABLES = {name: frozenset(names) for name, names in registry.toml(__package__, "events").items()}
-_EVENTS = _TABLES["file"] | _TABLES["folder"]
 _SAID = 16 << 20  # bytes of a copy from which on it is said
 _MOST = 1 << 30  # bytes of one from which on it is refused
 _MOST_OF_DISK = 0.5  # the part of the free disk from which on it is refused
-_PATHS: dict[str, tuple[int, ...]] = dict.fromkeys(_EVENTS, (0,))
-_PATHS |= {"os.rename": (0, 1), "os.link": (0, 1), "os.symlink": (1,)}
-"""Which of the arguments of an event are paths."""
+
+
+class Write(NamedTuple):
+    """A change that Python announces, by the name of its event."""
+
+    path: str
+    event: str = "open"
+    keeps_content: bool = False  # of a file
+
+
+def writes(event: str, args: tuple[Any, ...]) -> list[Write]:
+    """What an event announces to change; most are none of a file."""
+    flags = args[2] if event == "open" and isinstance(args[2], int) else 0
+    if event not in _PATHS or (event == "open" and not flags & _WRITES):
+        return []
+    # An open file has no path, nor has a database in memory.
+    paths = [args[number] for number in _PATHS[event]]
+    paths = [path for path in paths if isinstance(path, str | bytes | os.PathLike) and path != ":memory:"]
+    return [Write(os.fsdecode(path), event, keeps_content=not flags & os.O_TRUNC) for path in paths]
 
 
 class Outputs:
@@ -66,73 +82,43 @@ class Outputs:
         return getattr(self._thread, "is_ignored", False)
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
-        """For `sys.addaudithook`; most events are none of a file."""
-        if not self._is_guarded and event in _TABLES["start"]:
-            self._before_start(event, args)
-        if event not in _EVENTS:
-            return
-        flags = args[2] if event == "open" and isinstance(args[2], int) else 0
-        if event == "open" and not flags & _WRITES:
-            return
-        for number in _PATHS[event]:
-            path = args[number]
-            # An open file has none, nor has a database in memory.
-            if isinstance(path, str | bytes | os.PathLike) and path != ":memory:":
-                self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
+        """For `sys.addaudithook`."""
+        for write in writes(event, args):
+            self.before(write)
+        if event in _COMMANDS and not self._is_guarded:
+            self._before_start(args[_COMMANDS[event]])
 
-    def before(self, path: str, event: str = "open", replaces: bool = True) -> None:
-        """Makes room for a write: real folders on the way, and a copy of the file unless it is replaced."""
+    def before(self, write: Write) -> None:
+        """Makes room for a write in the mirror; refuses it elsewhere."""
         if self._is_ignoring():
             return
-        place = os.path.abspath(path)
+        place = os.path.abspath(write.path)
         with self.ignored(), self._lock:
-            if not is_within(place, self._scratch):
-                if not self._may_write(os.path.realpath(place), event):
-                    reason = "a measured script writes only below a copy of its folder: use a relative path"
-                    raise PermissionError(errno.EACCES, reason, place)
-                return
-            unfold(self._scratch, os.path.dirname(place))
-            if event in ("os.mkdir", "shutil.rmtree", "os.chdir"):
-                unfold(self._scratch, place)
-            elif event in _TABLES["file"] and os.path.islink(place) and not os.path.isdir(place):
-                if not replaces and os.path.exists(place):
-                    self._copy(place)
-                else:
-                    os.unlink(place)
+            if is_within(place, self._scratch):
+                self.notes += make_room(self._scratch, place, write)
+            elif not self._may_write(os.path.realpath(place), write.event):
+                reason = "a measured script writes only below a copy of its folder: use a relative path"
+                raise PermissionError(errno.EACCES, reason, place)
+
+    def _before_start(self, command: Any) -> None:
+        given = command if isinstance(command, list | tuple) else [command]
+        words = [os.fsdecode(word) for word in given]
+        names = {os.path.basename(word) for word in words[:2]}
+        is_harmless = names & set(_EVENTS["only_read"]) or any(name.startswith("python") for name in names)
+        if not (is_harmless or self._is_ignoring()) and _is_by_the_script():
+            reason = "on this system a measured script starts no other program, as it could change your files"
+            raise PermissionError(errno.EACCES, reason, " ".join(words))
 
     def place(self, folder: str) -> str:
         """Where a folder is in the mirror, if it is a real one there, as those are in which files differ."""
         place = self._scratch + os.path.realpath(folder)
         return place if os.path.isdir(place) and os.path.realpath(place) == place else folder
 
-    def _copy(self, link: str) -> None:
-        size = os.path.getsize(link)
-        name = link.removeprefix(self._scratch)
-        if size > min(_MOST, _MOST_OF_DISK * shutil.disk_usage(self._scratch).free):
-            reason = f"it is opened for changes, and its copy would take {size >> 20} MB: open it for reading"
-            raise PermissionError(
-                errno.EACCES, f'{reason} (mode "r"; NumPy\'s memmap begins with "r+")', name
-            )
-        replace_by_copy(link)
-        if size > _SAID:
-            self.notes.append(f"{name} was copied ({size >> 20} MB), as the script opens it for changes")
-
     def _may_write(self, place: str, event: str) -> bool:
         if event == "os.chdir" or any(is_within(place, folder) for folder in self.writable):
             return True
         is_on_the_way = any(is_within(folder, place) for folder in self.writable)
         return event == "os.mkdir" and (is_on_the_way or os.path.isdir(place))
-
-    def _before_start(self, event: str, args: tuple[Any, ...]) -> None:
-        command = args[1] if event in ("subprocess.Popen", "os.spawn") else args[0]
-        words = command if isinstance(command, list | tuple) else [command]
-        given = [os.fsdecode(word) for word in words]
-        first = {os.path.basename(word) for word in given[:2]}
-        if first & _TABLES["only_read"] or any(name.startswith("python") for name in first):
-            return
-        if not self._is_ignoring() and _is_by_the_script():
-            reason = "on this system a measured script starts no other program, as it could change your files"
-            raise PermissionError(errno.EACCES, reason, " ".join(given))
 
 
 def _is_by_the_script() -> bool:
@@ -157,11 +143,8 @@ def _writable_folders(more: str) -> Iterator[str]:
     yield from (os.path.realpath(value) for value in (*named, more) if value)
 
 
-# ---------------------------------------------------------------- the mirror
-
 _MOST_ENTRIES, _MOST_OF_A_FOLDER = 5000, 1000
-_MOST_BYTES, _MOST_OF_A_FILE = 32 << 20, 8 << 20
-_MOST_S = 1.0
+_MOST_BYTES, _MOST_OF_A_FILE, _MOST_S = 32 << 20, 8 << 20, 1.0
 """What is copied before the script starts. It stays small, so that training data are read where they are."""
 _LEFT_ALONE = {".git", "__pycache__"}
 
@@ -169,6 +152,26 @@ _LEFT_ALONE = {".git", "__pycache__"}
 def is_within(place: str, folder: str) -> bool:
     """Whether a place is a folder or below it."""
     return place == folder or place.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def make_room(mirror: str, place: str, write: Write) -> list[str]:
+    """Makes real what is changed in the mirror, with its folders; remarks on large copies."""
+    is_folder = write.event in _EVENTS["folder"]
+    unfold(mirror, place if is_folder else os.path.dirname(place))
+    if write.event not in _EVENTS["file"] or not os.path.islink(place) or os.path.isdir(place):
+        return []
+    if not (write.keeps_content and os.path.exists(place)):
+        os.unlink(place)
+        return []
+    size = os.path.getsize(place)
+    name = place.removeprefix(mirror)
+    if size > min(_MOST, _MOST_OF_DISK * shutil.disk_usage(mirror).free):
+        reason = f"it is opened for changes, and its copy would take {size >> 20} MB: open it for reading"
+        raise PermissionError(errno.EACCES, f'{reason} (mode "r"; NumPy\'s memmap begins with "r+")', name)
+    _replace_by_copy(place)
+    if size <= _SAID:
+        return []
+    return [f"{name} was copied ({size >> 20} MB), as the script opens it for changes"]
 
 
 def unfold(mirror: str, place: str) -> None:
@@ -210,7 +213,7 @@ def fill(mirror: str, place: str) -> None:
             if entry.is_file() and entry.stat().st_size <= min(bytes_left, _MOST_OF_A_FILE):
                 bytes_left -= entry.stat().st_size
                 with contextlib.suppress(OSError):  # it may not be read
-                    replace_by_copy(entry.path)
+                    _replace_by_copy(entry.path)
             elif entry.is_dir() and not os.path.ismount(real):
                 count = _count(real, min(left, _MOST_OF_A_FOLDER))
                 if count < min(left, _MOST_OF_A_FOLDER):
@@ -233,8 +236,7 @@ def _count(folder: str, most: int) -> int:
     return count
 
 
-def replace_by_copy(link: str) -> None:
-    """Puts a copy of the file in the place of a link to it."""
+def _replace_by_copy(link: str) -> None:
     copy = f"{link}.perfkit-copy"
     shutil.copy2(link, copy)
     os.replace(copy, link)

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
-from perfkit.additions.guard.outputs import Outputs, clock
+from perfkit.additions.guard.outputs import Outputs, Write, clock
 from perfkit.additions.scripts import evidence, hooks
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
 from perfkit.additions.scripts.messages import SETTABLE, TEXTS, Observation, ScriptFacts, failed
@@ -313,6 +313,6 @@ def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
     script.note_call("checkpoint")
     for value in (*args[1:], *kwargs.values()):
         if isinstance(value, str | os.PathLike):
-            script.files.before(os.fsdecode(value))
+            script.files.before(Write(os.fsdecode(value)))
     with script.doing("checkpoint"):
         return plain(*args, **kwargs)

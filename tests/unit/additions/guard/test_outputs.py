@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.additions.guard import landlock, outputs
-from perfkit.additions.guard.outputs import Outputs, fill, unfold
+from perfkit.additions.guard.outputs import Outputs, Write, fill, unfold, writes
 
 
 @pytest.fixture
@@ -69,13 +69,24 @@ WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         ("os.listdir", ("a",), []),
     ],
 )
-def test_of_each_event_the_arguments_that_are_paths_are_made_room_for(
-    event, args, paths, scratch, monkeypatch
-):
-    seen = []
-    monkeypatch.setattr(scratch, "before", lambda path, event, replaces: seen.append(path))
-    scratch.hook(event, args)
-    assert seen == paths
+def test_of_each_event_the_arguments_that_are_paths_are_announced(event, args, paths):
+    found = writes(event, args)
+    assert [write.path for write in found] == paths and {write.event for write in found} <= {event}
+
+
+@pytest.mark.parametrize(
+    ("event", "args", "keeps_content"),
+    [
+        ("open", ("a.txt", "w", WRITING), False),
+        ("open", ("a.txt", "a", os.O_WRONLY | os.O_CREAT | os.O_APPEND), True),
+        ("open", ("a.txt", "r+", os.O_RDWR), True),
+        ("os.truncate", ("a.txt", 1), True),
+        ("os.chmod", ("a.txt", 0o600, -1), True),
+        ("sqlite3.connect", ("a.db",), True),
+    ],
+)
+def test_a_file_needs_its_contents_unless_all_of_it_is_replaced(event, args, keeps_content):
+    assert writes(event, args) == [Write(args[0], event, keeps_content)]
 
 
 def test_a_file_that_is_called_as_a_mode_is_one_as_any_other(project, scratch, tmp_path, monkeypatch):
@@ -89,10 +100,10 @@ def test_a_file_that_is_called_as_a_mode_is_one_as_any_other(project, scratch, t
 
 def test_removing_and_renaming_leave_the_folder_alone(project, scratch):
     for path, event in (("out/old.txt", "os.remove"), ("out/deep/kept.txt", "os.rename")):
-        scratch.before(path, event)
+        scratch.before(Write(path, event))
         os.remove(path)
     os.rename("out/deep", "out/moved")
-    scratch.before("out/moved/new.txt")
+    scratch.before(Write("out/moved/new.txt"))
     Path("out/moved/new.txt").write_text("more")
     assert (project / "out/old.txt").exists() and (project / "out/deep/kept.txt").exists()
     assert not (project / "out/deep/new.txt").exists()
@@ -101,11 +112,11 @@ def test_removing_and_renaming_leave_the_folder_alone(project, scratch):
 
 def test_a_path_outside_is_refused(project, scratch, tmp_path):
     with pytest.raises(PermissionError, match="a copy of its folder"):
-        scratch.before(str(project / "absolute.txt"))
-    scratch.before(str(tmp_path / "temporary" / "x"))
-    scratch.before("/dev/null")
-    scratch.before(str(project), "os.mkdir")  # there already: makedirs(exist_ok=True)
-    scratch.before(str(tmp_path / "new"), "os.mkdir")  # on the way to a cache
+        scratch.before(Write(str(project / "absolute.txt")))
+    scratch.before(Write(str(tmp_path / "temporary" / "x")))
+    scratch.before(Write("/dev/null"))
+    scratch.before(Write(str(project), "os.mkdir"))  # there already: makedirs(exist_ok=True)
+    scratch.before(Write(str(tmp_path / "new"), "os.mkdir"))  # on the way to a cache
 
 
 def test_what_perfkit_writes_in_one_thread_excuses_no_other_thread(project, scratch):
@@ -122,7 +133,7 @@ def test_what_perfkit_writes_in_one_thread_excuses_no_other_thread(project, scra
     with scratch.ignored():
         left.set()  # the other one leaves before this one does
         thread.join()
-    scratch.before("out/old.txt")
+    scratch.before(Write("out/old.txt"))
     Path("out/old.txt").write_text("more")
     assert (project / "out/old.txt").read_text() == "original"
 
