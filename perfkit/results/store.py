@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perfkit import machine
+from perfkit import machine, registry
 from perfkit.errors import InvalidValue, StoreError, explain
 from perfkit.results import stats
 from perfkit.results.documents import read
@@ -22,41 +22,8 @@ from perfkit.results.run import Run
 from perfkit.results.schema import Decision
 from perfkit.results.stats import AAPair, Spread
 
-# A `question` is the key of a plan, a `place` that of a ladder (studies/decisions.py).
+_SQL = registry.toml("perfkit.results", "store")
 _VERSION = 4  # of the tables, as `PRAGMA user_version`; a file of version 1 has 0 there
-_TABLES = """
-CREATE TABLE IF NOT EXISTS runs (
-    id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
-    guess REAL, body BLOB NOT NULL, deleted INTEGER NOT NULL DEFAULT 0
-);
-CREATE TABLE IF NOT EXISTS answers (
-    machine TEXT NOT NULL, question TEXT NOT NULL, session TEXT NOT NULL, PRIMARY KEY (machine, question)
-);
-CREATE TABLE IF NOT EXISTS decisions (
-    machine TEXT NOT NULL, place TEXT NOT NULL, stage TEXT NOT NULL, run TEXT NOT NULL,
-    kept INTEGER NOT NULL, by TEXT NOT NULL, why TEXT NOT NULL, settings TEXT NOT NULL,
-    PRIMARY KEY (machine, place, stage)
-);
-CREATE TABLE IF NOT EXISTS proofs (run TEXT PRIMARY KEY, body BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS aa_pairs (
-    machine TEXT NOT NULL, device TEXT NOT NULL, allocator TEXT NOT NULL, workers INTEGER NOT NULL,
-    log_ratio REAL NOT NULL, scatter REAL NOT NULL
-);
-"""
-# Until version 4 noise said nothing of workers. Runs are read as they are.
-_FROM_OLDER = "DROP TABLE IF EXISTS noise; DROP TABLE IF EXISTS asked; DROP TABLE IF EXISTS aa_pairs;"
-_READ = """
-SELECT id, body FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
-ORDER BY created DESC, rowid DESC LIMIT ?2
-"""
-_NEWEST_PAIRS = """
-SELECT log_ratio, scatter FROM aa_pairs
-WHERE machine = ? AND device = ? AND allocator = ? AND workers = ? ORDER BY rowid DESC LIMIT 30
-"""  # since a machine changes
-_DECIDED = """
-SELECT stage, kept, by, why, settings, body FROM decisions JOIN runs ON runs.id = run
-WHERE machine = ? AND place = ? AND NOT deleted
-"""
 
 
 class Decided(NamedTuple):
@@ -109,7 +76,8 @@ class RunStore:
                 what = f"the store of runs {self.path} is of a later version of perfkit"
                 raise StoreError(what, "Update perfkit, or set PERFKIT_DATA to a different folder")
             if version < _VERSION:
-                database.executescript(f"{_FROM_OLDER}{_TABLES}PRAGMA user_version = {_VERSION};")
+                statements = _SQL["from_older"] + _SQL["tables"]
+                database.executescript(f"{statements}PRAGMA user_version = {_VERSION};")
 
     @property
     def machine_id(self) -> str:
@@ -206,7 +174,7 @@ class RunStore:
     def decisions(self, ladder_key: str) -> dict[str, Decided]:
         """The newest decision on each stage of a ladder on this machine; not those whose run was deleted."""
         found: dict[str, Decided] = {}
-        for stage, kept, by, why, settings, body in self._do(_DECIDED, (self.machine_id, ladder_key)):
+        for stage, kept, by, why, settings, body in self._do(_SQL["decided"], (self.machine_id, ladder_key)):
             try:
                 run = read(body, Run, f"the run of {stage}")
                 switches = msgspec.json.decode(settings, type=dict[str, Any])
@@ -218,7 +186,7 @@ class RunStore:
 
     def spread(self, device: str, allocator: str = "default", workers: bool = False) -> Spread:
         """How far equal processes differ on this machine, by device, allocator and whether workers load."""
-        rows = self._do(_NEWEST_PAIRS, (self.machine_id, device, allocator, workers))
+        rows = self._do(_SQL["newest_pairs"], (self.machine_id, device, allocator, workers))
         return stats.spread_of([AAPair(*row) for row in rows], stats.usual_spread(device, workers))
 
     def add_noise(self, device: str, allocator: str, workers: bool, pairs: Sequence[AAPair]) -> None:
@@ -233,7 +201,7 @@ class RunStore:
     def _read(self, condition: str, value: str | None, limit: int = -1) -> list[Run]:
         """Runs, newest first; one that cannot be read is a problem, and does not hide the others."""
         runs = []
-        for run_id, body in self._do(_READ.format(condition), (value, limit)):
+        for run_id, body in self._do(_SQL["read"].format(condition), (value, limit)):
             try:
                 runs.append(read(body, Run, f"run {run_id}"))
             except StoreError as problem:
