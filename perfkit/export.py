@@ -11,11 +11,11 @@ import re
 import sys
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+from perfkit import registry
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe, Value
 from perfkit.workloads import files, reference
@@ -26,6 +26,10 @@ _DEFAULTS: dict[str | None, tuple[Value | None, ...]] = {
     "set_to_none": (True,),
 }  # fmt: skip
 """Values of arguments that are torch's own defaults, so that nobody writes them."""
+_TABLES = registry.toml("perfkit", "export")
+_PLACES: dict[str, Callable[[Any], str]] = {"text_file": files.text_file, "photo_folder": files.photo_folder}
+_EXAMPLES: dict[str, Callable[[Any], str]] = {"text_file": str, "photo_folder": "photo-folder-{}".format}
+"""Where the files of a workload are, and what a script to look at names in their place."""
 _OTHER_VERSION = "A recording of another version of perfkit may name one"
 _STRING = re.compile(r"""\"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""")
 _LONGEST = 100  # characters of a line; in a longer call, each argument has its own line
@@ -58,13 +62,11 @@ def script(
     nodes, texts = _parsed(sources)
     if is_ours and not isinstance(nodes.get(name), ast.ClassDef):
         raise InvalidValue(f"perfkit has no workload {workload}", _OTHER_VERSION)
-    methods: _Named = {}
-    known: _Named = {"recipe": recipe, "seed": seed}
-    if is_ours:
-        parts = _definitions(nodes[name]).items()
-        methods = {key: node for key, node in parts if isinstance(node, ast.FunctionDef)}
-        known |= _values(nodes[name], methods, options, set_up)
-    written = [_loop(nodes, methods, known), _main(device, steps)]
+    methods, known = _workload(nodes[name], options) if is_ours else ({}, {})
+    known |= _known(nodes, recipe, seed)
+    end = _TABLES["end"].format(steps=steps, device=device)
+    absent = {"program"} if recipe.amp == "fp16" else {"program", "scaler"}
+    written = [_loop(nodes, methods, known, absent, set_up), end]
     if not is_ours:
         written.insert(0, _built(name, options, recipe))
     del texts["train"]
@@ -92,19 +94,31 @@ def _parsed(sources: Iterable[str]) -> tuple[_Named, dict[str, str]]:
     return nodes, texts
 
 
-def _values(definition: Any, methods: _Named, options: dict[str, Any], set_up: bool) -> _Named:
-    """What the names in the methods of a workload stand for: its options, and the places of its files."""
-    fields: _Named = {}
+def _known(nodes: _Named, recipe: Recipe, seed: int) -> dict[str, ast.expr]:
+    """What is put in the place of expressions of `train`, which are named by their source."""
+    known: dict[str, ast.expr] = {"seed": ast.Constant(seed)}
+    for name, value in recipe.to_dict().items():
+        known[f"recipe.{name}"] = ast.Constant(value)
+    for table, switch in (("DTYPES", "amp"), ("IMPLEMENTATIONS", "optimizer_impl")):
+        entries = nodes[table].value
+        values = {key.value: value for key, value in zip(entries.keys, entries.values, strict=True)}
+        known[f"{table}[recipe.{switch}]"] = values[getattr(recipe, switch)]
+    return known
+
+
+def _workload(definition: Any, options: Mapping[str, Any]) -> tuple[_Named, dict[str, ast.expr]]:
+    """The methods of a workload, and what expressions in them stand for: its fields, with these options."""
+    methods: _Named = {}
+    known: dict[str, ast.expr] = {}
     for name, node in _definitions(definition).items():
-        if isinstance(node, ast.AnnAssign) and node.value:
-            fields[name] = ast.literal_eval(node.value)
-    return {
-        "hasattr": hasattr,
-        "workload": SimpleNamespace(**methods),
-        "self": SimpleNamespace(**fields | options),
-        "text_file": files.text_file if set_up else str,
-        "photo_folder": files.photo_folder if set_up else "photo-folder-{}".format,
-    }
+        if isinstance(node, ast.FunctionDef):
+            methods[name] = node
+        elif isinstance(node, ast.AnnAssign) and node.value:
+            known[f"self.{name}"] = node.value
+    for name, value in options.items():
+        known[f"self.{name}"] = ast.Constant(value)
+    known["hasattr(workload, 'prepare')"] = ast.Constant("prepare" in methods)
+    return methods, known
 
 
 def _checked(workload: str, options: Mapping[str, Any]) -> str:
@@ -173,14 +187,17 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
     return "\n".join([*standard, "", *others])
 
 
-def _loop(nodes: _Named, methods: _Named, known: _Named) -> str:
+def _loop(nodes: _Named, methods: _Named, known: _Named, absent: Set[str], set_up: bool) -> str:
     """The training function for what is known, with the methods of the workload written in."""
     functions = {f"workload.{name}": node for name, node in methods.items()}
     functions["program.batches"] = nodes["endless"]
-    for table in ("DTYPES", "IMPLEMENTATIONS"):
-        pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
-        known = {**known, table: {key.value: value for key, value in pairs}}
-    return _laid_out(_Chosen(known).visit(_Inlined(functions).visit(nodes["train"])))
+    for name in absent:
+        for source, plain in _TABLES["without"][name].items():
+            known[source] = ast.parse(plain, mode="eval").body
+    function = nodes["train"]
+    for step in (_Inlined(functions), _Replaced(known), _Chosen(absent, set_up), _Tidied()):
+        function = step.visit(function)
+    return _laid_out(function)
 
 
 class _Replaced(ast.NodeTransformer):
@@ -227,80 +244,67 @@ def _body(function: ast.FunctionDef, call: ast.Call) -> list[Any]:
 
 
 class _Chosen(ast.NodeTransformer):
-    """Puts in what is known, and leaves only the chosen branches.
+    """Works out what has only constants, and leaves the chosen branches without the names that are absent."""
 
-    What only measuring needs goes, annotations, and the gradient scaler where it does nothing.
-    """
+    def __init__(self, absent: Set[str], set_up: bool) -> None:
+        self._absent = absent
+        self._places = _PLACES if set_up else _EXAMPLES
 
-    def __init__(self, known: _Named) -> None:
-        self._known = known
-        self._scales = known["recipe"].amp == "fp16"
+    def visit_Compare(self, node: Any) -> Any:
+        self.generic_visit(node)
+        operands = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+        if all(isinstance(operand, ast.Constant) for operand in operands):
+            return ast.Constant(eval(ast.unparse(node), {"__builtins__": {}}))
+        return node
 
-    def visit(self, node: Any) -> Any:
-        value = self._value(node) if isinstance(node, ast.expr) else None
-        return value or super().visit(node)
+    visit_BinOp = visit_UnaryOp = visit_Compare
 
-    def _value(self, node: ast.expr) -> ast.expr | None:
-        """The literal, or other expression, that an expression is replaced by; None where it is not known."""
-        names = _names(node)
-        if not names or not names <= self._known.keys():
-            return None
-        # It is perfkit's own source, never a user's.
-        value = eval(ast.unparse(node), {"__builtins__": {}}, dict(self._known))
-        if isinstance(value, bool | int | float | str | None):
-            return ast.Constant(value)
-        return value if isinstance(value, ast.expr) else None
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        place = self._places.get(_called(node))
+        return ast.Constant(place(ast.literal_eval(node.args[0]))) if place else node
 
     def visit_If(self, node: ast.If | ast.IfExp) -> Any:
-        test = self.visit(node.test)
-        if not isinstance(test, ast.Constant):
-            return self.generic_visit(node)
-        chosen = node.body if test.value else node.orelse
-        return self._all(chosen) if isinstance(chosen, list) else self.visit(chosen)
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Constant):
+            return node.body if node.test.value else node.orelse
+        return node
 
     visit_IfExp = visit_If
 
     def visit_With(self, node: ast.With) -> Any:
-        context = self.visit(node.items[0].context_expr)
-        if _called(context) == "program.part" or "enabled=False" in map(ast.unparse, context.keywords):
-            return self._all(node.body)
-        return self.generic_visit(node)
+        self.generic_visit(node)
+        context = node.items[0].context_expr
+        is_idle = "enabled=False" in ast.unparse(context) or self._absent & _names(context)
+        return node.body if is_idle else node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        node.args.args = [ast.arg(each.arg) for each in node.args.args if each.arg == "device"]
+    def visit_Assign(self, node: Any) -> Any:
+        self.generic_visit(node)
+        return None if self._absent & _names(node) else node
+
+    visit_AnnAssign = visit_Expr = visit_Assign
+
+
+class _Tidied(ast.NodeTransformer):
+    """Leaves out what nobody writes: annotations, torch's own defaults, assignments of a name to itself."""
+
+    def visit_FunctionDef(self, node: Any) -> Any:
+        node.args.args = [ast.arg("device")]
         node.args.defaults = []
         node.returns = None
-        *statements, loop = self._all(node.body)
-        if statements[-1].targets[0].id == "batches":  # nobody names what the next line takes
-            loop.iter = statements.pop().value
-        node.body = [*statements, loop]
+        self.generic_visit(node)
+        *statements, last, loop = node.body
+        if ast.unparse(last).startswith("batches = "):  # nobody names what the next line takes
+            loop.iter = last.value
+            node.body = [*statements, loop]
         return node
 
     def visit_AnnAssign(self, node: Any) -> Any:
         return self.visit(ast.Assign([node.target], node.value, lineno=0))
 
-    def visit_Expr(self, node: ast.Expr) -> Any:
-        called = _called(node.value)
-        if called == "program.built" or (called == "scaler.update" and not self._scales):
-            return None
-        return self.generic_visit(node)
-
     def visit_Assign(self, node: ast.Assign) -> Any:
-        target = ast.unparse(node.targets[0])
         self.generic_visit(node)
-        if target in ("program", ast.unparse(node.value)) or (target == "scaler" and not self._scales):
-            return None
-        return node
-
-    def visit_Call(self, node: ast.Call) -> Any:
-        called = _called(node)
-        node.args = [each for each in node.args if ast.unparse(each) != "program.part"]
-        self.generic_visit(node)
-        if called == "scaler.scale" and not self._scales:
-            return node.args[0]
-        if called == "scaler.step" and not self._scales:
-            return ast.Call(ast.Attribute(node.args[0], "step"), [], [])
-        return node
+        return None if ast.unparse(node.targets[0]) == ast.unparse(node.value) else node
 
     def visit_keyword(self, node: ast.keyword) -> Any:
         self.generic_visit(node)
@@ -309,9 +313,6 @@ class _Chosen(ast.NodeTransformer):
             return [ast.keyword(key.value, value) for key, value in pairs]
         is_default = isinstance(node.value, ast.Constant) and node.value.value in _DEFAULTS.get(node.arg, ())
         return None if is_default else node
-
-    def _all(self, statements: list[ast.stmt]) -> list[Any]:
-        return self.generic_visit(ast.Module(statements, [])).body  # type: ignore[attr-defined, no-any-return]
 
 
 def _called(node: ast.AST) -> str:
@@ -352,13 +353,3 @@ def _built(name: str, options: Mapping[str, Any], recipe: Recipe) -> str:
         made = f"{made} if callable({name}) else {name}"
     values = "".join(f"    {key}={value!r},\n" for key, value in recipe.to_dict().items())
     return f"workload = {made}\nrecipe = SimpleNamespace(\n{values})\n"
-
-
-def _main(device: str, steps: int) -> str:
-    return (
-        'if __name__ == "__main__":\n'
-        f"    steps = int(sys.argv[1]) if len(sys.argv) > 1 else {steps}\n"
-        f'    losses = list(islice(train(torch.device("{device}")), steps))\n'
-        "    for step, loss in enumerate(losses):  # read at the end: reading waits for the device\n"
-        '        print(f"step {step}: loss {loss.item()}")\n'
-    )

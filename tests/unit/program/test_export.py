@@ -1,6 +1,7 @@
 """The script of a recipe: short, without perfkit, with the losses of the measured program."""
 
 import ast
+import inspect
 import itertools
 import runpy
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from perfkit import export, workloads
+from perfkit import export, registry, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
@@ -87,6 +88,22 @@ def test_an_option_of_the_gpt_is_in_its_script_and_else_no_line_of_it(option, tm
     program = runpy.run_path(str(tmp_path / "train.py"))["train"]
     expected = train(recipe, workloads.load("tiny_gpt", chosen), CPU, seed=5)
     assert next(program(CPU)).item() == next(expected).item()
+
+
+def test_what_a_script_has_otherwise_is_named_as_train_has_it():
+    source = ast.unparse(ast.parse(Path(inspect.getfile(train)).read_text()))
+    for absent, expressions in registry.toml("perfkit", "export")["without"].items():
+        assert expressions and all(f"{absent}." in expression for expression in expressions)
+        assert all(expression in source for expression in expressions)
+
+
+@pytest.mark.parametrize("workload", OPTIONS)
+@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
+def test_a_script_names_no_program_and_a_scaler_only_for_fp16(amp, workload):
+    recipe = Recipe(amp=amp, device_prefetch=True, pin_memory=True)
+    text = export.script(recipe, workload, OPTIONS[workload], "cuda", set_up=False)
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    assert "program" not in names and ("scaler" in names) is (amp == "fp16")
 
 
 def test_a_quote_in_an_option_stays_in_its_string():
