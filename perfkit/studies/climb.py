@@ -4,12 +4,13 @@ The stages of a group are tried at the same time, each on top of what the groups
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from perfkit.ladder.catalogue import DEAR, KEPT, SO_FAR, TOGETHER, Stage, StopRule, groups
+from perfkit.recipe import Recipe
 from perfkit.results import Decision, Rounds, Run, RunStore, continued, keep, rated, stats
 from perfkit.show import units
 from perfkit.studies import staging
@@ -63,7 +64,10 @@ def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
 def _runs_of(source: Source) -> Iterator[Run]:
     ladder = source.plan.ladder
     if not ladder.recipes and len(ladder.stages) > 1:
-        yield from _Climb(source).runs()
+        if source.is_costly:
+            yield from _Climb(source, groups(ladder.stages)).runs()
+        else:
+            yield from _ComputedClimb(source, [[name] for name in ladder.stages]).runs()
         return
     rows = staging.all_stages(source)
     if ladder.below and rows[-1].reason:  # there is nothing to compare it with
@@ -73,115 +77,146 @@ def _runs_of(source: Source) -> Iterator[Run]:
     yield from source.measure(rows, source.plan.rule)
 
 
-class _Climb:
-    """A ladder under way: what is kept, and how it compares with the baseline."""
+@dataclass(frozen=True)
+class Kept:
+    """What a climb has kept so far. The next group is built on it, and measured next to it."""
 
-    def __init__(self, source: Source) -> None:
-        plan = source.plan
+    base: Run  # of the baseline
+    stage: Stage
+    run: Run | None  # None for several stages that were not measured together yet
+    newest: tuple[Run, ...] = ()  # of the stages that were kept last, all of one group
+    below: tuple[Rounds, ...] = ()
+    """The rounds of every stage that is kept, each with those of what was kept before its group."""
+
+    def measured(self, run: Run) -> "Kept":
+        """The same with a run of all its stages: to the baseline it has the product of their ratios."""
+        first, *further = self.newest
+        pairing = first.pairing("baseline")
+        rate = self.base.samples_per_s
+        if pairing and rate:
+            multiplied = structs.replace(pairing, via=[*pairing.via, *_with_previous(further)])
+            run = structs.replace(run, pairings=[multiplied], reference_samples_per_s=rate.value)
+        return replace(self, run=run)
+
+    def joined(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "Kept":
+        """This, and the stages of a group that were kept by their decisions."""
+        kept = {run.stage: run for run in runs if run.decision and run.decision.kept}
+        for name in list(kept):
+            for part in TOGETHER.get(name, ()):  # a plan may keep it, too
+                kept.pop(part, None)
+        if not kept:
+            return self
+        newest = tuple(kept.values())
+        return Kept(
+            self.base,
+            _together(self.stage, [stage for stage in candidates if stage.name in kept]),
+            run=newest[0] if len(newest) == 1 else None,
+            newest=newest,
+            below=(*self.below, *_with_previous(newest)),
+        )
+
+
+class _Climb:
+    """A ladder where measuring takes time: the stages of a group share rounds with what is kept.
+
+    The baseline is measured with the first group; later ones are compared with it by what was kept between.
+    """
+
+    def __init__(self, source: Source, groups: Sequence[Sequence[str]]) -> None:
         self._source = source
-        # Where measuring costs nothing, each stage is built on the one before it.
-        names = plan.ladder.stages
-        self._groups = groups(names) if source.is_costly else [[name] for name in names]
-        self._base = staging.first(plan, source.target)
-        self._kept = self._base
-        self._base_run: Run | None = None
-        self._kept_run: Run | None = None
-        """The run of what is kept; None until it is measured: the baseline, or several stages together."""
-        self._newest: list[Run] = []  # the runs of the stages that were kept last, all of one group
-        self._below: list[Rounds] = []
-        """The rounds of every stage that is kept, each with those of what was kept before its group."""
-        self._began = time.monotonic()
-        self._budget = plan.rule.budget
-        self._limit_s = self._budget.ladder_s if self._budget else None
+        self._groups = groups
+        self._base = staging.first(source.plan, source.target)
+        self._time = _Time(source.plan.rule)
 
     def runs(self) -> Iterator[Run]:
         """Measures one group after the other, then the end; the run of the baseline comes first."""
-        for number in range(len(self._groups)):
-            yield from self._group(number)
-            has_failed = self._base_run is not None and self._base_run.status != "ok"
-            if self._source.stopped or has_failed:
-                return
-        if self._kept is not self._base and _repeats(self._source):
-            yield from self._end()
+        candidates = self._candidates(0, self._base.recipe)
+        base, *runs = self._in_its_time(0, self._base.recipe, [self._base, *candidates])
+        kept = Kept(base, self._base, base)
+        judged = self._judged(runs, kept, base)
+        yield from (base, *judged)
+        kept = kept.joined(candidates, judged)
+        for number in range(1, len(self._groups)):
+            if self._goes_on(base):
+                kept, runs = self._group(number, kept)
+                yield from runs
+        if kept.newest and self._goes_on(base) and _repeats(self._source):
+            yield from self._end(kept)
 
-    def _stage(self, name: str) -> Stage:
-        plan = self._source.plan
-        return staging.stage_of(plan, self._source.target, name, self._kept.recipe, plan.ladder.changes)
+    def _goes_on(self, base: Run) -> bool:
+        return base.status == "ok" and not self._source.stopped
 
-    def _candidates(self, number: int) -> list[Stage]:
-        """The stages of a group, each on top of what is kept, and those that are two of them at once."""
+    def _references(self, kept: Stage) -> list[Stage]:
+        """What a group is measured with; what is kept comes last."""
+        return [kept]
+
+    def _reaching(self, run: Run, kept: Kept) -> Run:
+        """A run of a group, compared with the baseline by the ratios of what is kept."""
+        pairings = []
+        for pairing in run.pairings:
+            via = list(kept.below) if pairing.role == "baseline" else []
+            pairings.append(structs.replace(pairing, via=via))
+        return _with_rate_of(kept.base, structs.replace(run, pairings=pairings))
+
+    def _candidates(self, number: int, before: Recipe) -> list[Stage]:
+        """The stages of a group, each on top of a recipe, and those that are two of them at once."""
         plan = self._source.plan
-        found = [self._stage(name) for name in self._groups[number]]
+
+        def stage(name: str) -> Stage:
+            return staging.stage_of(plan, self._source.target, name, before, plan.ladder.changes)
+
+        found = [stage(name) for name in self._groups[number]]
         if plan.rule.rounds < stats.MIN_ROUNDS:  # no verdict could tell which of them to keep
             return found
         acting = {stage.name for stage in found if not stage.reason}
         for name, parts in TOGETHER.items():
             if acting.issuperset(parts) and name not in plan.ladder.stages:
-                found.append(self._stage(name))
+                found.append(stage(name))
         return found
 
-    def _group(self, number: int) -> Iterator[Run]:
-        """Measures the stages of a group next to what is kept, and keeps those that help."""
-        candidates = self._candidates(number)
-        if self._base_run and all(stage.reason for stage in candidates):  # nothing is measured again for them
-            yield from self._source.measure(candidates, self._source.plan.rule)
-            return
-        before, runs = self._measured(number, candidates)
-        if self._base_run is None:
-            self._base_run = before
+    def _group(self, number: int, kept: Kept) -> tuple[Kept, list[Run]]:
+        """Measures the stages of a group next to what is kept: what is kept then, and the runs."""
+        candidates = self._candidates(number, kept.stage.recipe)
+        if all(stage.reason for stage in candidates):  # nothing is measured again for them
+            return kept, self._source.measure(candidates, self._source.plan.rule)
+        references = self._references(kept.stage)
+        found = self._in_its_time(number, kept.stage.recipe, [*references, *candidates])
+        before = found[len(references) - 1]
+        runs = []
         if before.status == "failed":
-            yield before
-        elif self._kept_run is None:
-            self._kept_run = self._multiplied(before)
-            yield self._kept_run
-        if self._budget and any(run.disturbed is not None for run in runs):
-            self._limit_s = self._budget.noisy_ladder_s
-        kept = self._kept_run or before
-        runs = _chosen([self._judged(run, kept, self._base_run) for run in runs])
-        self._keep(candidates, runs)
-        yield from runs
+            runs.append(before)
+        elif kept.run is None:
+            kept = kept.measured(before)
+            runs.append(kept.run or before)
+        judged = self._judged(found[len(references) :], kept, kept.run or before)
+        return kept.joined(candidates, judged), [*runs, *judged]
 
-    def _multiplied(self, kept: Run) -> Run:
-        """A run of several stages that were kept: to the baseline it has the product of their ratios."""
-        if not self._newest or self._base_run is None:
-            return kept  # it is the baseline
-        pairing = self._newest[0].pairing("baseline")
-        rate = self._base_run.samples_per_s
-        if pairing is None or rate is None:
-            return kept
-        further = [run.pairing("previous") for run in self._newest[1:]]
-        via = [*pairing.via, *(each.rounds for each in further if each)]
-        pairings = [structs.replace(pairing, via=via)]
-        return structs.replace(kept, pairings=pairings, reference_samples_per_s=rate.value)
-
-    def _measured(self, number: int, candidates: Sequence[Stage]) -> tuple[Run, list[Run]]:
-        """The runs of what is kept, and of the stages of a group, in the same rounds."""
-        references = [self._kept]
-        if not self._source.is_costly and self._kept is not self._base:
-            references.insert(0, self._base)
-        found = self._in_its_time(number, [*references, *candidates])
-        return found[len(references) - 1], found[len(references) :]
-
-    def _in_its_time(self, number: int, stages: Sequence[Stage]) -> list[Run]:
+    def _in_its_time(self, number: int, kept: Recipe, stages: Sequence[Stage]) -> list[Run]:
         """Measures stages in the share of a group, or of the end, of what time is left."""
-        rule, later_s = self._rule(number)
+        rule, later_s = self._time.share(self._sides_from(number, kept))
         with self._source.progress.part(number, len(self._groups) + 1, later_s):
             return self._source.measure(stages, rule)
 
-    def _judged(self, run: Run, kept: Run, base: Run) -> Run:
-        """A run of a group with its decision, compared with what is kept and with the baseline."""
-        against = {"previous": kept.id, "baseline": base.id}
-        pairings = []
-        for pairing in run.pairings:  # a baseline not measured again is reached by the ratios below
-            via = list(self._below) if pairing.role == "baseline" else []
-            pairings.append(structs.replace(pairing, against=against[pairing.role], via=via))
-        rate = base.samples_per_s if self._source.is_costly else None
-        return structs.replace(
-            run,
-            pairings=pairings,
-            reference_samples_per_s=rate.value if rate else None,
-            decision=self._decision(run),
-        )
+    def _sides_from(self, number: int, kept: Recipe) -> list[int]:
+        """How many sides this group, each later one and the end have; a stage that is dear counts as two."""
+        counts: list[int] = []
+        for later in range(number, len(self._groups)):
+            acting = [stage.name for stage in self._candidates(later, kept) if not stage.reason]
+            parts = [2 if name in DEAR else 1 for name in acting]
+            if parts or later == 0:  # the first one has the baseline in any case
+                counts.append(1 + sum(parts))
+        return [*counts, END_SIDES]
+
+    def _judged(self, runs: Sequence[Run], kept: Kept, previous: Run) -> list[Run]:
+        """The runs of a group, compared with what is kept and with the baseline, and their decisions."""
+        self._time.note(runs)
+        against = {"previous": previous.id, "baseline": kept.base.id}
+        judged = []
+        for run in runs:
+            pairings = [structs.replace(each, against=against[each.role]) for each in run.pairings]
+            compared = structs.replace(run, pairings=pairings, decision=self._decision(run))
+            judged.append(self._reaching(compared, kept))
+        return _chosen(judged)
 
     def _decision(self, run: Run) -> Decision | None:
         plan = self._source.plan
@@ -192,61 +227,65 @@ class _Climb:
             return Decision(True, "plan")
         return Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
 
-    def _keep(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> None:
-        """Has the next group built on the stages of this one that were kept."""
-        kept = {run.stage: run for run in runs if run.decision and run.decision.kept}
-        for name in list(kept):
-            for part in TOGETHER.get(name, ()):  # a plan may keep it, too
-                kept.pop(part, None)
-        if not kept:
-            return
-        self._kept = _together(self._kept, [stage for stage in candidates if stage.name in kept])
-        self._newest = list(kept.values())
-        self._kept_run = self._newest[0] if len(kept) == 1 else None
-        if self._source.is_costly:
-            pairings = [run.pairing("previous") for run in self._newest]
-            self._below += [pairing.rounds for pairing in pairings if pairing]
-
-    def _end(self) -> Iterator[Run]:
+    def _end(self, kept: Kept) -> Iterator[Run]:
         """Measures everything kept against the baseline, and the baseline against itself."""
-        final = replace(self._kept, name=KEPT, title="everything kept, measured again")
+        final = replace(kept.stage, name=KEPT, title="everything kept, measured again")
         stages = [self._base, final, staging.again(self._base)]
-        first, *runs = self._in_its_time(len(self._groups), stages)
-        assert self._base_run
+        first, *runs = self._in_its_time(len(self._groups), kept.stage.recipe, stages)
         if first.status == "failed":
             yield first
-        base = self._base_run.samples_per_s
         for run in runs:
-            newest = [] if run.is_again else self._newest
-            yield structs.replace(
-                run,
-                pairings=[structs.replace(each, against=self._base_run.id) for each in run.pairings],
-                reference_samples_per_s=base.value if base else None,
-                warnings=[*run.warnings, *_shortfall(run, newest)],
-            )
+            pairings = [structs.replace(each, against=kept.base.id) for each in run.pairings]
+            remarks = [] if run.is_again else _shortfall(run, kept.newest)
+            warnings = [*run.warnings, *remarks]
+            yield _with_rate_of(kept.base, structs.replace(run, pairings=pairings, warnings=warnings))
 
-    def _rule(self, number: int) -> tuple[StopRule, float]:
-        """The rule of a group, or of the end, by its share of the time; and the seconds that it leaves."""
-        rule = replace(self._source.plan.rule, cached=CACHED)
+
+class _ComputedClimb(_Climb):
+    """A ladder whose runs cost nothing: each stage is compared with the baseline itself."""
+
+    def _references(self, kept: Stage) -> list[Stage]:
+        return [kept] if kept is self._base else [self._base, kept]
+
+    def _reaching(self, run: Run, kept: Kept) -> Run:
+        return run
+
+
+class _Time:
+    """Shares the time of a ladder among its groups and the end."""
+
+    def __init__(self, rule: StopRule) -> None:
+        self._rule = replace(rule, cached=CACHED)
         if rule.goal:  # however large the effects are, because they are multiplied, and people tell them
-            rule = replace(rule, goal=replace(rule.goal, part=0.0))
-        if self._limit_s is None:
-            return rule, 0.0
-        left_s = max(0.0, self._began + self._limit_s - time.monotonic())
-        counts = self._sides_from(number)
-        own_s = left_s * counts[0] / sum(counts)
-        return rule.within(own_s), left_s - own_s
+            self._rule = replace(self._rule, goal=replace(rule.goal, part=0.0))
+        self._budget = rule.budget
+        self._limit_s = self._budget.ladder_s if self._budget else None
+        self._began = time.monotonic()
 
-    def _sides_from(self, number: int) -> list[int]:
-        """How many sides this group, each later one and the end have; a stage that is dear counts as two."""
-        counts: list[int] = []
-        for later in range(number, len(self._groups)):
-            acting = [stage.name for stage in self._candidates(later) if not stage.reason]
-            parts = [2 if name in DEAR else 1 for name in acting]
-            measures_baseline = later == number and self._base_run is None
-            if parts or measures_baseline:
-                counts.append(1 + sum(parts))
-        return [*counts, END_SIDES]
+    def note(self, runs: Sequence[Run]) -> None:
+        """Gives the ladder more time if other programs spoiled rounds."""
+        if self._budget and any(run.disturbed is not None for run in runs):
+            self._limit_s = self._budget.noisy_ladder_s
+
+    def share(self, sides: Sequence[int]) -> tuple[StopRule, float]:
+        """The rule of the next of several measurements, by their sides; and the seconds that it leaves."""
+        if self._limit_s is None:
+            return self._rule, 0.0
+        left_s = max(0.0, self._began + self._limit_s - time.monotonic())
+        own_s = left_s * sides[0] / sum(sides)
+        return self._rule.within(own_s), left_s - own_s
+
+
+def _with_previous(runs: Iterable[Run]) -> list[Rounds]:
+    """The rounds of runs, each with those of the stage before it."""
+    pairings = [run.pairing("previous") for run in runs]
+    return [pairing.rounds for pairing in pairings if pairing]
+
+
+def _with_rate_of(base: Run, run: Run) -> Run:
+    """A run that has the baseline's rate times its ratio, because it was measured in other rounds."""
+    rate = base.samples_per_s
+    return structs.replace(run, reference_samples_per_s=rate.value if rate else None)
 
 
 def _chosen(runs: Sequence[Run]) -> list[Run]:
