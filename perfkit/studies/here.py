@@ -14,7 +14,7 @@ from perfkit.process import zygote
 from perfkit.process.child import Child, Conversation, environment_of
 from perfkit.process.locks import device_lock
 from perfkit.recipe import Recipe
-from perfkit.results import AGAIN, Run, aa_pairs
+from perfkit.results import AGAIN, Run, RunStore, aa_pairs
 from perfkit.rules import Target
 from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record
@@ -29,8 +29,8 @@ class ThisMachine(Source):
     is_costly = True
     uses_any_device: ClassVar[bool] = False  # whether what trains may use other devices than the plan's
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
-        super().__init__(plan, progress)
+    def __init__(self, plan: Plan, progress: Progress, store: RunStore | None = None) -> None:
+        super().__init__(plan, progress, store)
         self._session = secrets.token_hex(4)
         self._exit = contextlib.ExitStack()
         self._spare: Conversation | None = None

@@ -164,14 +164,14 @@ class Plan:
     subject: Subject
     ladder: Ladder
     rule: StopRule
-    make_source: Callable[["Plan", Progress], "Source"]
+    make_source: Callable[["Plan", Progress, RunStore | None], "Source"]
     timeout_s: float | None = None  # of the start of a stage, and of each of its slices
     recorded: str = ""
     """The name of the recording that is played; the subject's device is then the recorded one."""
 
-    def source(self, progress: Progress | None = None) -> "Source":
-        """Where its runs come from, not entered."""
-        return self.make_source(self.fixed(), progress or Progress())
+    def source(self, progress: Progress | None = None, store: RunStore | None = None) -> "Source":
+        """Where its runs come from, not entered. A/A noise is read from the `store`, and kept there."""
+        return self.make_source(self.fixed(), progress or Progress(), store)
 
     def fixed(self) -> Self:
         """The same with its code as it is now: a process that finds a different one does not train it."""
@@ -185,11 +185,9 @@ class Plan:
     ) -> Iterator["Source"]:
         """Its source, alone and entered; it must allow the study (`Source.require`).
 
-        A/A noise is read from the `store`, and kept there.
         If a person presses Ctrl-C, it is raised after every process has ended.
         """
-        source = self.source(progress)
-        source.store = store
+        source = self.source(progress, store)
         source.require(study)
         with source.alone(), source:
             try:
@@ -227,13 +225,13 @@ class Source:
     """Studies that would claim more than these runs can, with the reason."""
     is_costly: ClassVar[bool] = False  # whether each further stage that is measured takes more time
     description: Description  # what the workload and the device report; known once the source is entered
-    store: RunStore | None = None  # where the A/A noise of the device is kept; None: nowhere
     stopped: BaseException | None = None
     """What stopped the measuring, a person or the training's end; what was measured until then is kept."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
+    def __init__(self, plan: Plan, progress: Progress, store: RunStore | None = None) -> None:
         self.plan = plan
         self.progress = progress
+        self.store = store
 
     def __enter__(self) -> Self:
         return self

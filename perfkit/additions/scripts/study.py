@@ -24,7 +24,7 @@ from perfkit.ladder.catalogue import Slice, Stage, StopRule
 from perfkit.process.child import Conversation
 from perfkit.process.tree import Tree
 from perfkit.recipe import Recipe, Value, allowed
-from perfkit.results import Comparison, Run, Spread, parity, stats
+from perfkit.results import Comparison, Run, RunStore, Spread, parity, stats
 from perfkit.rules import Target
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
@@ -33,6 +33,7 @@ from perfkit.studies.planning import plan
 from perfkit.studies.sources import Plan, Progress
 from perfkit.worker.messages import Block, Description, Trained
 
+_More = Mapping[str, Launch] | None
 UNCHANGED = "the unchanged script"  # the side that others are compared with
 _RANDOM = TEXTS["random"]
 _FAR = 3.0  # standard errors by which means may differ
@@ -72,9 +73,9 @@ class ScriptSource(ThisMachine):
     facts: ScriptFacts  # what trains in the script
 
     def __init__(
-        self, plan: Plan, progress: Progress, launch: Launch, more: Mapping[str, Launch] | None = None
+        self, plan: Plan, progress: Progress, store: RunStore | None, launch: Launch, more: _More = None
     ) -> None:
-        super().__init__(plan, progress)
+        super().__init__(plan, progress, store)
         self._launch = launch.frozen()
         self._more = {title: side.frozen() for title, side in (more or {}).items()}
         self._paces: dict[Conversation, _Pace] = {}  # of all processes, also those that have ended
@@ -260,6 +261,5 @@ def script_plan(
         warnings.warn(TEXTS["guard"]["limits"], stacklevel=2)
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
-    started = functools.partial(source, launch=launch, **more)
     subject = checked.on(workload=launch.name, code=launch.frozen().code)
-    return replace(subject, rule=rule, make_source=started)
+    return replace(subject, rule=rule, make_source=functools.partial(source, launch=launch, **more))
