@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 from msgspec import structs
 
@@ -205,9 +205,11 @@ class SimulatedSource(Source):
         if outcome.data_wait_s > 0.5 * outcome.step_s:
             facts["pace"] = "the loader decides it: the rate says little about the GPU"
         earlier = [self._computed[each.name] for each in before if each.name in self._computed]
-        beside = zip(get_args(Role), [*earlier[-1:], *earlier[:1]], strict=False)
+        others: dict[Role, tuple[Run, Prediction]] = {}
+        if earlier:
+            others = {"previous": earlier[-1], "baseline": earlier[0]}
         pairings = []
-        for role, (other, their) in beside:
+        for role, (other, their) in others.items():
             rates, band = other.raw.block_samples_per_s, prediction.band_of_gain(their)
             pairings.append(Pairing([rate], rates, against=other.id, role=role, interleaved=True, band=band))
         raw = Raw(
