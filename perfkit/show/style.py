@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perfkit import registry
 from perfkit.results.stats import Estimate
 from perfkit.show.units import clean, wrapped
 
@@ -34,15 +35,7 @@ _INK = {False: "#212223", True: "#dedfe1"}
 """By whether the page is dark. The inks occur nowhere else, so that SVG can follow its page's colour."""
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color",
           "patch.edgecolor")  # fmt: skip
-_LOOK = {
-    "font.size": 9.0, "figure.titlesize": 12.0, "figure.titleweight": "bold",
-    "axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
-    "grid.alpha": 0.15, "grid.linewidth": 0.6,
-    "legend.frameon": False, "legend.borderaxespad": 0.2, "legend.columnspacing": 1.2,
-    "legend.handlelength": 1.6,
-    "patch.force_edgecolor": True, "patch.linewidth": 0.7,
-    "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "perfkit",
-}  # fmt: skip
+_LOOK = registry.toml("perfkit.show", "style")
 WIDTH = 8.2
 _lock = threading.RLock()
 """matplotlib's settings belong to the process; figures may be drawn in several threads."""

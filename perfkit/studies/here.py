@@ -3,7 +3,7 @@
 import contextlib
 import platform
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from perfkit import workloads
@@ -20,7 +20,7 @@ from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record
 from perfkit.studies.sides import Machine, Measured, Side
 from perfkit.studies.sources import Ladder, Plan, Progress, Request, Source, Subject
-from perfkit.worker.messages import Trained
+from perfkit.worker.messages import Description, Trained
 
 
 class ThisMachine(Source):
@@ -65,8 +65,8 @@ class ThisMachine(Source):
         zygote.end_unneeded(environment_of({}))  # most studies begin in the plain environment
 
     def load(self) -> None:
-        """Starts the first child; sets `description`."""
-        self._spare = self.fresh_child(Recipe())
+        """Starts the first child, which says what the workload and the device are."""
+        self._spare, self.description = self._loaded({})
         self._spare.suspend()
 
     @property
@@ -103,16 +103,20 @@ class ThisMachine(Source):
             spare = self._spare
             self._spare = None
             return spare
+        child, _ = self._loaded(recipe.environment())
+        return child
+
+    def _loaded(self, environment: Mapping[str, str]) -> tuple[Conversation, Description]:
         subject = self.plan.subject
         child = Child(
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
             timeout_s=self.plan.timeout_s,
-            environment=recipe.environment(),
+            environment=environment,
             generation=self._generation,
         )
         self._exit.callback(child.stop)
-        self.description = child.ask(
+        description = child.ask(
             "describe",
             workload=subject.workload,
             preset=subject.size.name,
@@ -120,7 +124,7 @@ class ThisMachine(Source):
             device=subject.device,
             code=subject.code,
         )
-        return child
+        return child, description
 
     def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         rule = self.plan.rule
