@@ -11,15 +11,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from perfkit import workloads
 from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder.catalogue import TOGETHER, Budget, Goal, Size, Stage, StopRule, optimization
-from perfkit.recipe import Recipe, Value
+from perfkit.machine import devices
+from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import Run, RunStore, Spread, stats
 from perfkit.rules import Target
-from perfkit.worker.messages import Description
+from perfkit.worker.messages import Description, DeviceFacts
 
 
 class Study(StrEnum):
@@ -224,7 +226,6 @@ class Source:
     refused: ClassVar[Mapping[Study, str]] = {}
     """Studies that would claim more than these runs can, with the reason."""
     is_costly: ClassVar[bool] = False  # whether each further stage that is measured takes more time
-    description: Description  # what the workload and the device report; known once the source is entered
     stopped: BaseException | None = None
     """What stopped the measuring, a person or the training's end; what was measured until then is kept."""
 
@@ -252,6 +253,18 @@ class Source:
     def menu(cls) -> dict[str, str]:
         """The places of this kind, in a panel's words, by device."""
         return {}
+
+    @cached_property
+    def description(self) -> Description:
+        """What the workload and the device report; what its class declares, until the source is entered."""
+        subject = self.plan.subject
+        facts = DeviceFacts(bf16=devices.accelerators().bf16) if subject.kind == "cuda" else DeviceFacts()
+        presets = workloads.declared(subject.workload, "presets") or {}
+        offers = workloads.declared(subject.workload, "offers")
+        if offers is None:  # all of them may be there, and a run says what is not
+            offers = [name for name, switch in switches().items() if switch.needs == "workload"]
+        options = {**presets.get(subject.size.name, {}), **subject.options}
+        return Description(options, sorted(offers), facts)
 
     @property
     def target(self) -> Target:

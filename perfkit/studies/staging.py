@@ -5,16 +5,14 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from perfkit import export, workloads
+from perfkit import export
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import NOT_STAGES, Stage, optimization, sizing
-from perfkit.machine import devices
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import AGAIN, Run
 from perfkit.rules import Target, applicable, joined
 from perfkit.studies.sources import Plan, Source
-from perfkit.worker.messages import Description, DeviceFacts
 
 
 def first(plan: Plan, target: Target) -> Stage:
@@ -73,24 +71,14 @@ def all_stages(source: Source) -> list[Stage]:
 
 
 def described(plan: Plan, load: bool = False) -> Source:
-    """A plan's source, not started, that knows what the workload and the device report.
+    """A plan's source, not started; if `load`, it knows what the workload and the device report.
 
-    A child loads the workload, so that this process stays clean; nothing is trained, so no lock is taken. If
-    not `load`, they will probably report what the workload's class declares.
+    A child loads the workload, so that this process stays clean; nothing is trained, so no lock is taken.
     """
     source = plan.source()
     if load:
         with source:
             return source
-    every = [name for name, switch in switches().items() if switch.needs == "workload"]
-    offers = workloads.declared(plan.subject.workload, "offers")
-    facts = DeviceFacts()
-    if plan.subject.kind == "cuda":
-        facts = DeviceFacts(bf16=devices.accelerators().bf16)
-    presets = workloads.declared(plan.subject.workload, "presets") or {}
-    options = {**presets.get(plan.subject.size.name, {}), **plan.subject.options}
-    known = every if offers is None else sorted(offers)  # a run says what is not there
-    source.description = Description(options, known, facts)
     return source
 
 
