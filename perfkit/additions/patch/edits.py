@@ -72,7 +72,7 @@ class Patch:
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
     """Runs a script for its first steps, and edits its files, in memory, at the calls that were seen."""
     read = {str(launch.script.resolve()): launch.script.read_bytes()} if launch.script else {}
-    source = ScriptSource(script_plan(launch), progress or Progress(), launch)
+    source = ScriptSource(script_plan(launch), progress or Progress(), None, launch)
     with source.alone(), source:
         facts = source.facts
     return edit(launch, settings, facts, read)
