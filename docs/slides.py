@@ -79,7 +79,7 @@ def drill(where: str, cell: Any) -> Iterator[str]:
     if len(pictures) != 2:
         return
     asked, answer = pictures
-    three = "What limits this step? What would you try first? At most how many times as fast?"
+    three = "What limits this step? What would you try first? How many times as fast could it be at most?"
     yield slide(f"{where}<h2>{three}</h2>{asked}", "Everybody answers before anybody presses a button.")
     yield slide(f"{where}<h2>What was measured</h2>{answer}")
 

@@ -20,9 +20,9 @@ baseline = pk.StagePanel("baseline")
 baseline.run()
 
 # %% [markdown]
-# The number to watch is **samples/s**. The picture is two training steps: green is loading data, blue is computing. The loop decodes JPEG photos, and on a CPU nothing computes in the meantime. The dashed line is the *ceiling*: where both steps would end if loading took no time.
+# The number to watch is **samples/s**. The picture is two training steps: green is loading data, blue is computing. The loop decodes JPEG photos, and on a CPU nothing computes meanwhile. The dashed line is the *ceiling*: where both steps would end if loading took no time.
 #
-# Now let another process load the next batch while the model trains. In PyTorch that is `DataLoader(..., num_workers=1)`.
+# Now let another process load the next batch while the model trains: `DataLoader(..., num_workers=1)`.
 
 # %%
 panel = pk.StagePanel("data_loading")
@@ -30,22 +30,22 @@ panel.set(workers=1)
 panel.run()
 
 # %% [markdown]
-# Now the worker loads (green) while the model computes, and samples/s rises. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes one of the cores, but the wait shrinks by more. Press **Keep**. The panel alternates between both loops, so a slow moment hits both, and says *faster* only if the ratio's whole confidence interval is above 1 and the gain above 1%.
+# Now the worker loads (green) while the model computes. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes one of the cores, but the wait shrinks by more. The panel alternates between both loops, so a slow moment hits both. It says *faster* only if the ratio's whole confidence interval is above 1, and the gain above 1%. If it does, press **Keep**.
 #
-# ([On a CPU](../docs/cpu.md) the panel also lets waiting threads sleep. Rates of two cells differ a little.)
+# (The picture is two steps; the ratio comes from all of them. On a CPU this win takes *two* changes: threads that wait also [sleep](../docs/cpu.md). That slows computing, so the ceiling falls, but it frees a core for the worker. [02](02_data_loading.ipynb) takes them apart.)
 #
 # That is the method: **look at the step, name the gap, change one line, look again.**
 
 # %% [markdown]
 # ## Your own file
 #
-# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you first see what a switch gains you, and then change that line in *your* file. perfkit compares it with the previous version, and charts each line that makes it faster.
+# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you first see what a switch gains you, and then change that line in *your* file. perfkit compares it with the previous version, and charts what makes it faster.
 
 # %%
 pk.my_train()
 
 # %% [markdown]
-# (No editor? `%load my_train.py` in an empty cell, then put `%%writefile my_train.py` above it. Joining late? `pk.my_train(restore="02")` writes the file as it should look after 02.)
+# (No editor? `%load my_train.py` in an empty cell, then put `%%writefile my_train.py` above it. Joining late? `pk.my_train(restore="02")` writes the file as after 02.)
 #
 # ## Why it matters
 #
@@ -63,25 +63,25 @@ pk.climb()
 #
 # | chapter | question | minutes |
 # |---|---|---|
-# | [01 baseline](01_baseline.ipynb) | where does a step's time go? | 10 |
-# | [02 data loading](02_data_loading.ipynb) | does the loop wait for data? | 12 |
+# | [01 baseline](01_baseline.ipynb) | where does a step's time go? | 9 |
+# | [02 data loading](02_data_loading.ipynb) | does the loop wait for data? | 11 |
 # | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 8 |
-# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better, and what does it cost? | 9 |
-# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 11 |
-# | [06 AMP](06_amp.ipynb) | is 16-bit arithmetic faster here? | 9 |
-# | [07 compile](07_compile.ipynb) | what do fused kernels gain, and when does compiling pay for itself? | 8 |
+# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better? | 9 |
+# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 10 |
+# | [06 AMP](06_amp.ipynb) | is 16-bit arithmetic faster here? | 8 |
+# | [07 compile](07_compile.ipynb) | what do fused kernels gain? | 9 |
 # | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do they gain together? | 6 |
 # | [09 your own script](09_your_own_script.ipynb) | where does *your* step's time go? | 20 |
 # | [10 workbench](10_workbench.ipynb) | what do you want to try? | 10 |
 # | [11 hidden transfers](11_hidden_transfers.ipynb) | which lines make the host wait? | 20 |
 # | [12 kernels and shapes](12_kernels_and_shapes.ipynb) | how close are you to the device's limits? | 20 |
-# | [13 several GPUs](13_several_gpus.ipynb) | how well does it scale, and what stops it? | 20 |
+# | [13 several GPUs](13_several_gpus.ipynb) | how well does it scale? | 20 |
 # | [14 checking the articles](14_checking_the_articles.ipynb) | do the published figures agree? | 15 |
 #
 # The [puzzles](puzzles/index.ipynb) at the end of each chapter come on top.
 #
 # Look things up: [cheat sheet](../docs/cheat_sheet.md) · [glossary](../docs/glossary.md) · [how perfkit measures](../docs/measuring.md). `!perfkit doctor` checks the machine.
 #
-# **Without a GPU**, the menu *Where* of each panel offers a *simulated* V100. Its values are predicted and marked `~` ([how well](../docs/simulation.md)).
+# **Without a GPU**, each panel's menu *Where* offers a *simulated* V100, with predicted values, marked `~` ([how well](../docs/simulation.md)).
 #
 # Next: [01 baseline](01_baseline.ipynb)

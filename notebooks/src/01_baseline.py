@@ -9,25 +9,26 @@
 # %% [markdown]
 # # 01 · Baseline
 #
-# **Where does a step's time go?** *10 minutes. Needs: nothing special.*
+# **Where does a step's time go?** *9 minutes. Needs: nothing special.*
 #
 # *After this you can name the bottleneck of a loop from its timeline, and say how much a fix can gain at most.*
 #
 # A training loop has three stations:
 #
 # - The **loader** makes batches.
-# - The **host**, the Python process, takes a batch, starts its copy to the device and *launches* the kernels, without waiting for them.
-# - The **device** runs copies and kernels. On one *stream* they run in the order of their launch; different streams can overlap.
+# - The **host**, the Python process, takes a batch, starts its copy and *launches* the kernels, without waiting for them.
+# - The **device** runs copies and kernels, those of one *stream* in the order of their launch.
 #
-# In the plain loop the host fetches, copies and launches one after the other. Only the kernels run meanwhile, so a step takes the host's total time (or the device's, if longer). On a CPU nothing runs meanwhile. Once the stations overlap, the slowest one sets the pace, and only speeding up that one helps:
+# In the plain loop the host fetches, copies and launches one after the other, and only kernels run meanwhile (on a CPU, nothing). Once the stations overlap, the slowest one sets the pace, and only speeding up that one helps:
 #
 # | bottleneck | on the timeline | what helps |
 # |---|---|---|
-# | **data** | a long gap in the device's row at the start of each step | [02](02_data_loading.ipynb), [03](03_pinning.ipynb), [05](05_uint8_copy.ipynb) |
+# | **data** | a long gap in the device's row while a batch is loaded | [02](02_data_loading.ipynb), [05](05_uint8_copy.ipynb) |
+# | **transfer** | a gap while a batch is copied | [03](03_pinning.ipynb), [05](05_uint8_copy.ipynb) |
 # | **host** | small gaps between short kernels | [04](04_batch_size.ipynb), [07](07_compile.ipynb), [11](11_hidden_transfers.ipynb) |
 # | **device** | a full row | [06](06_amp.ipynb), [07](07_compile.ipynb), [12](12_kernels_and_shapes.ipynb) |
 #
-# Without a GPU, host and device are the same cores. Which bottleneck does the picture show? Then press *8 workers*, and *pinned memory*: what sets the pace?
+# Which bottleneck does the picture show? Then press *8 workers*, and *pinned memory*: what sets the pace?
 
 # %%
 from perfkit import notebook as pk
@@ -42,7 +43,7 @@ panel = pk.StagePanel("baseline")
 panel.run()
 
 # %% [markdown]
-# The last rate in the sentence is the *ceiling*: the same step on a batch that is already on the device. No loader can make the loop faster. On a CPU a loop with workers stays below it, because they share the cores.
+# The last rate in the sentence is the *ceiling*: the same step on a batch that is already on the device. No loader can make the loop faster.
 #
 # ## Look at the step
 #
@@ -56,25 +57,25 @@ pk.lanes({"the plain loop": mine.analysis.files[0]})
 mine.table("Mean step")
 
 # %% [markdown]
-# The loader's bars are the host's: while one lasts, the model does nothing. (A profiler slows the step down, so take rates from a run without it.)
+# The loader's bars are the host's: while one lasts, the model does nothing. (The thin blue bars below them are tensor operations of the transforms. A profiler slows the step down, so take rates from a run without it.)
 #
 # ## The walk-through's V100, simulated
 #
-# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline, in Perfetto. The simulation gets 72 ms:
+# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary booked the loader's time under "CPU Exec" and "Other", and merged three steps into one of 240 ms. So trust the timeline, in Perfetto. The simulation gets 72 ms:
 
 # %%
 pk.recording("sim-v100", "baseline")
 
 # %% [markdown]
-# GPU *utilisation*, here and in `nvidia-smi`, is the share of time in which at least one kernel runs. A low value proves that the device is idle.
+# GPU *utilisation*, as in `nvidia-smi`, is the share of time in which at least one kernel runs. A low value proves that the device is idle.
 #
 # ## Five levers
 #
-# The methods slides have five. First keep the device busy: *data reading* removes the long gap, *framework scheduling* the small ones, and closing gaps of 30% gains at most 1.43×, whatever fills them. Then shorten the kernels: *configuration* (batch, precision, shapes) and *operator performance*. *Model implementation* means not computing what you don't need.
+# The methods slides have five. *Data reading* removes the long gap, *framework scheduling* the small ones; closing gaps of 30% gains at most 1.43×. *Configuration* (batch, precision, shapes) and *operator performance* shorten the kernels. *Model implementation* means not computing what you don't need.
 #
 # ## Time it by hand
 #
-# Every training log should have two numbers: the time of a step, and how much of it is waiting for data (`batch_cost` and `reader_cost` on the slides). Replace the line marked `# edit`: how long did the loop wait for this batch?
+# Every training log should have two numbers: the time of a step, and how long the host waits for data in it (`batch_cost` and `reader_cost` on the slides). On a GPU the device is idle for less, because queued kernels run on. Replace the line marked `# edit`: how long did the loop wait for this batch?
 
 # %% tags=["exercise"]
 import time
@@ -182,7 +183,7 @@ pk.puzzle("profiler").check(profile)
 #
 # <details><summary>Answer</summary>
 #
-# About twice: removing a share *s* gives 1 / (1 − *s*). The ceiling is measured separately and may differ, because decoding also disturbs the model's caches. On a GPU use the ceiling: some kernels ran during the wait.
+# About twice: removing a share *s* gives 1 / (1 − *s*). The ceiling, measured separately, may differ, because decoding also disturbs the caches. On a GPU use the ceiling: some kernels ran during the wait.
 #
 # </details>
 #
@@ -198,7 +199,7 @@ pk.puzzle("profiler").check(profile)
 #
 # <details><summary>Answer</summary>
 #
-# You can't tell. Some kernel runs nearly all the time, but it may be a slow one.
+# You can't tell. The kernels that run may be slow ones.
 #
 # </details>
 #

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 02 · Data loading
 #
-# **Does the loop wait for data?** *12 minutes. Needs: two cores.*
+# **Does the loop wait for data?** *11 minutes. Needs: two cores.*
 #
 # *After this you can give a loop the right number of workers, and tell when one more won't help.*
 #
@@ -20,16 +20,16 @@ import matplotlib.pyplot as plt
 import torch
 from torch.utils.data import DataLoader
 
-from perfkit import Recipe
+import perfkit
 from perfkit import notebook as pk
 
 pk.lanes("sim-v100-data_loading")
 
 # %% [markdown]
-# The gap: the training process fetches each batch itself, so the device runs out of work until the next one. Then eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, which is small in many containers). The host still waits (orange) for the copy, which queues behind the kernels: [03](03_pinning.ipynb).
+# The gap: the training process fetches each batch itself, so the device runs out of work. Then eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, which is small in many containers). The host still waits (orange) for the copy, which queues behind the kernels: [03](03_pinning.ipynb).
 
 # %% [markdown]
-# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster and *Drop* if not: the next chapters start from what you kept. (Press neither and it stays on, but [08](08_the_whole_ladder.ipynb) won't count it.)
+# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster and *Drop* if not: the next chapters start from what you kept. If you press neither, the change stays on for now, but chapter [08](08_the_whole_ladder.ipynb) ignores it.
 
 # %%
 panel = pk.StagePanel("data_loading")
@@ -41,14 +41,12 @@ panel.run()
 # %% [markdown]
 # Expect 1.1 to 1.8 times on two cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
 #
-# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs workers (96 cores, 8 GPUs: 12); if the CPU does, with one per two cores. Then try a few more and fewer, as `perfkit tune` does. *Guess: from how many workers on is the simulated V100's rate flat?*
+# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs (96 cores, 8 GPUs: 12); if the CPU does, with one per two cores. Then try a few more and fewer, as `perfkit tune` does. *Guess: from how many on is the simulated V100's rate flat?*
 
 # %%
-counts, rates = [0, 1, 2, 4, 8, 16], []
-for count in counts:
-    recipe = Recipe(workers=count)
-    view = pk.profile("cifar_resnet18", recipe, device="sim:v100", host="article", preset="paper")
-    rates.append(recipe.batch_size / view.analysis.mean_step_us * 1e6)
+v100, counts = perfkit.plan(device="sim:v100", host="article"), [0, 1, 2, 4, 8, 16]
+pairs = [perfkit.compare("baseline", f"workers={count}", v100) for count in counts[1:]]
+rates = [run.samples_per_s.value for run in (pairs[0].a, *(pair.b for pair in pairs))]
 plt.figure(figsize=(6, 2.5))
 plt.plot(counts, rates, "o-")
 plt.xlabel("workers")
@@ -57,15 +55,15 @@ plt.ylim(bottom=0)
 plt.show()
 
 # %% [markdown]
-# **Does the host still wait?** If not, computing is the bottleneck: 06 and 07. (On a CPU the worker shares the model's cores, so the loop stays well below *compute only*, which is measured without it.)
+# **Does the host still wait?** If not, computing is the bottleneck: 06 and 07. (On a CPU the loop stays well below *compute only*, which is measured without a worker on the cores.)
 #
 # ## On a CPU: threads that sleep
 #
-# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither helps without the other, so the panel sets both.
+# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither change helps without the other, so the panel makes both.
 #
 # ## Your line
 #
-# Open `my_train.py`, which [00](00_start_here.ipynb) wrote, and give its `DataLoader` a worker. Save it, then run this cell: it compares the file with itself as it was before. The threads that sleep are set outside the file.
+# Open `my_train.py`, which [00](00_start_here.ipynb) wrote, and give its `DataLoader` a worker. Save it, then run this cell. The wait policy is an environment variable, so you don't set it in the file.
 
 # %%
 pk.my_train(wait_policy="passive")
@@ -77,12 +75,12 @@ pk.my_train(wait_policy="passive")
 # loader = DataLoader(dataset, batch_size=32, shuffle=True, drop_last=True, num_workers=1, persistent_workers=True)
 # ```
 #
-# Without `persistent_workers`, the workers start again in each epoch. The queue still runs empty at the end of each; an endless sampler avoids that (puzzle below).
+# Without `persistent_workers`, the workers start again in each epoch. The queue still runs empty at its end; an endless sampler avoids that.
 #
 # </details>
 
 # %% [markdown]
-# Was it the worker alone? Guess, then let the threads spin again. (If that is not faster, they sleep from now on.)
+# Was it the worker alone? Guess, then let the threads spin again. (Unless spinning turns out to be faster, the passive wait policy stays on.)
 
 # %%
 pk.my_train(wait_policy="default")
@@ -132,7 +130,7 @@ pk.puzzle("infinite_sampler").check(endless)
 #
 # <details><summary>Answer</summary>
 #
-# In the first epoch, unless the data set draws random numbers, as `RandomCrop` does. Later, persistent workers change the order, unless the sampler has its own generator.
+# In the first epoch, unless the data set draws random numbers (`RandomCrop`). Later, persistent workers change the order, unless the sampler has its own generator.
 #
 # </details>
 #
@@ -148,7 +146,7 @@ pk.puzzle("infinite_sampler").check(endless)
 #
 # <details><summary>Answer</summary>
 #
-# Its `reader_cost` fell from half of the step to nothing: there is no wait left to remove. If workers are not enough, make samples cheaper: fewer bytes ([05](05_uint8_copy.ipynb)), stored decoded, or decoded on the GPU.
+# Its `reader_cost` fell from half of the step to nothing. If workers are not enough, make samples cheaper: fewer bytes ([05](05_uint8_copy.ipynb)), stored decoded, or decoded on the GPU.
 #
 # </details>
 #

@@ -11,25 +11,37 @@
 #
 # **Does a larger batch use the device better, and what does it cost in memory?** *9 minutes. Needs: nothing special.*
 #
-# *After this you can say what a larger batch gains, what it costs, and why twice the samples/s may not halve the training time.*
+# *After this you can say what a larger batch gains and costs, and why twice the samples/s may not halve the training time.*
 #
-# When does it help? A drill first:
+# Images of 32 × 32 on a simulated V100, the same samples in small batches and in larger ones:
 
 # %%
 from perfkit import notebook as pk
 
-pk.drill(5)
+loop = {"workers": 8, "pin_memory": True, "non_blocking": True}
+pk.lanes(
+    {"batches of 32": loop, "batches of 128": loop | {"batch_size": 128}},
+    workload="cifar_resnet18",
+    options={"image_size": 32},
+    device="sim:v100",
+    host="cores=8,fetch_ms=0.1",
+    preset="paper",
+)
 
 # %% [markdown]
-# There, a larger batch needs no more launches. The walk-through's V100, simulated, is another case (the same samples, in small batches and in a large one):
+# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches. It also fills each kernel; a small one leaves part of the GPU idle while it runs. At the walk-through's 224 × 224 pixels there are no gaps, and only this second effect is left: it measured 1.32 times. The simulation does not see that effect, and predicts 1.08 times.
+#
+# ## First, on a CPU: memory reuse
+#
+# On a CPU, freed memory goes back to the system, and every step has to request it again, page by page. The larger the batch, the more this costs, so end it first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep the memory, which then fragments, and never returns. (PyTorch's tuning guide recommends jemalloc or tcmalloc, which reuse memory, too.) Guess the gain:
 
 # %%
-pk.lanes("sim-v100-batch_size")
+pk.my_train(allocator="keep")
 
 # %% [markdown]
-# The kernels' row is nearly full on both sides, so no gap can close. What a larger batch gains is *inside* the kernels, because small ones leave part of the GPU idle while they run. The simulation does not see that: it predicts 1.08 times, and the walk-through measured 1.32.
+# ## Now the batch
 #
-# A larger batch **changes the training**: there are fewer, larger steps for the same samples. Compare samples/s, never the time of a step.
+# A larger batch **changes the training**: there are fewer, larger steps for the same samples. Compare samples/s, never the time of a step. (*Kept so far* is what you kept; in the recording, data loading and memory reuse.)
 
 # %%
 panel = pk.StagePanel("batch_size")
@@ -42,13 +54,13 @@ panel.run()
 panel.table("Training loss")
 
 # %% [markdown]
-# Compare losses over *samples*. They differ: this is the first stage that changes the training.
+# Losses, compared over *samples*, differ: this is the first stage that changes the training.
 #
-# Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512 (324 ms a step), while utilisation hardly moved: it counts the time in which *a* kernel runs, not how much of the GPU it fills.
+# Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512 (324 ms a step), while utilisation hardly moved: it doesn't show how much of the GPU a kernel fills.
 #
 # ## What it costs: memory
 #
-# The walk-through tried it because the memory view showed less than 1 GB of 16 in use. With batch 512 it was 11.3 GB. (You see that without a profiler: `torch.cuda.max_memory_allocated() / 2**30`.) Everything that holds samples grows with the batch: the batch itself, the *activations*, which are kept from forward until backward has used them, and the *workspace*, which operators hold while they run. Weights, gradients and the optimizer's state do not grow, so memory grows less than in proportion.
+# The walk-through's memory view showed less than 1 GB of 16 in use, and with batch 512 11.3 GB. (`torch.cuda.max_memory_allocated() / 2**30` tells you.) Everything that holds samples grows: the batch itself, the *activations*, which are kept until backward has used them, and the *workspace*, which operators hold while they run. Weights, gradients and the optimizer's state do not grow. In this net they are next to nothing, so memory doubles; in a large model they may be most of it.
 
 # %%
 size = panel.plan.subject.size.batch_size
@@ -65,24 +77,14 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, you get the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations in backward, at the cost of about one forward pass.
+# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, you get the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations in backward, at the cost of about one forward pass. If a run does not fit, set a smaller batch, here and later: `panel.set(batch_size=128)`.
 #
-# If a run does not fit, set a smaller batch, here and in later chapters: `panel.set(batch_size=128)`.
-#
-# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: the CUDA context takes hundreds of MB, which no setting frees, and the allocator keeps freed memory, because `cudaMalloc` is slow and `cudaFree` synchronises. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True` (`PYTORCH_CUDA_ALLOC_CONF` in older releases).
-
-# %% [markdown]
-# ## On a CPU: memory that is kept
-#
-# On a CPU, freed memory goes back to the system, and each step asks for it again, page by page; the more, the larger the batch. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep it (*memory reuse*). Guess what that gains, then set them, outside the file:
-
-# %%
-pk.my_train(allocator="keep")
+# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: the CUDA context takes hundreds of MB, and the allocator keeps freed memory, because `cudaMalloc` is slow and `cudaFree` synchronises. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True` (older releases: `PYTORCH_CUDA_ALLOC_CONF`).
 
 # %% [markdown]
 # ## Your line
 #
-# Double the batch in `my_train.py`, even if the panel was undecided. Each step then sees different samples, so tell the check to allow that:
+# Double the batch in `my_train.py`, even if the panel was undecided. Steps then see different samples, which you allow:
 
 # %%
 pk.my_train(allow=["samples", "updates"])
@@ -97,6 +99,12 @@ pk.my_train(allow=["samples", "updates"])
 # Not kept? Undo it. Kept? Tune the learning rate again before you conclude anything about accuracy.
 #
 # </details>
+
+# %% [markdown]
+# ## Drill
+
+# %%
+pk.drill(5)
 
 # %% [markdown]
 # ### Puzzle ★★: fit into memory: accumulate
@@ -142,7 +150,7 @@ pk.puzzle("checkpointing").check(forward)
 #
 # <details><summary>Answer</summary>
 #
-# Only if it needs no more epochs for the same accuracy. MLPerf measures the time to an accuracy.
+# Only if it needs no more epochs for the same accuracy.
 #
 # </details>
 #

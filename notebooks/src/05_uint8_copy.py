@@ -9,19 +9,28 @@
 # %% [markdown]
 # # 05 · uint8 copy
 #
-# **How many bytes does a sample need?** *11 minutes. Needs: nothing special; only a GPU has a copy to shorten.*
+# **How many bytes does a sample need?** *10 minutes. Needs: nothing special; only a GPU has a copy to shorten.*
 #
 # *After this you can send a quarter of the bytes, and say where that helps and where it does not.*
 #
-# The walk-through's V100, simulated. What is left of the copy shrinks:
+# A simulated RTX 3090 whose batches are copied from ordinary memory, at 2 GB/s:
 
 # %%
 from perfkit import notebook as pk
 
-pk.lanes("sim-v100-uint8_copy")
+loop = {"batch_size": 64, "workers": 8, "amp": "fp16", "channels_last": True}
+pk.lanes(
+    {"float32 batches": loop, "uint8 batches": loop | {"uint8_copy": True}},
+    workload="cifar_resnet18",
+    device="sim:rtx3090",
+    host="article",
+    preset="paper",
+)
 
 # %% [markdown]
-# The gap: what is left of the copy, and the loader's work on floats. A decoded image consists of bytes. `ToTensor` turns each byte into four before the batch is collated, queued and copied. Send the bytes, and convert on the device.
+# The gap: the copy. A decoded image consists of bytes. `ToTensor` turns each into four before the batch is collated, queued and copied. Send the bytes, and convert on the device.
+#
+# There, bytes were the bottleneck. On your machine? A CPU copies nothing; only the loader's work gets cheaper. Guess:
 
 # %%
 panel = pk.StagePanel("uint8_copy")
@@ -35,32 +44,28 @@ print(
 )
 
 # %% [markdown]
-# Either way you send a quarter of the bytes (the label's 8 bytes stay). That is faster only if bytes were the bottleneck. On a CPU expect *no measurable difference* or *undecided*; the walk-through's V100 went from 1,584 to 1,670 samples/s, at a utilisation of 97.51%. "No measurable difference" is a result, too: the text under the table says how large an effect would have been noticed. Drop the change, and go on.
+# Either way you send a quarter of the bytes (the label's 8 bytes stay). While the worker keeps up, a CPU hardly gains, and the walk-through's V100, pinned by then, only went from 1,584 to 1,670 samples/s.
+#
+# *No measurable difference* is a result: the text under the table says how large an effect would have been noticed. *Undecided* is none yet: **Continue** adds rounds. Unless it is *faster*, press **Drop**, and try it again in [07](07_compile.ipynb).
 #
 # ## Cheaper samples
 #
-# On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, and then shrunk to 96 × 96. A JPEG file can be decoded at a half, a quarter or an eighth of its size. Expect 1.0 to 1.2 times if the worker already keeps up, because it shares the model's cores, and far more if the loop still waits.
+# On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, then shrunk to 96 × 96, but JPEG files can be decoded at a half, a quarter or an eighth of their size. Expect 1.0 to 1.2 times if the worker keeps up, and far more if the loop still waits.
 
 # %%
 cheaper = pk.StagePanel("scaled_decode")
 cheaper.run()
 
 # %% [markdown]
-# If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through copies 224 × 224 images that were made from 32 × 32, which have 1/49 of the pixels.
+# If images are small and the model enlarges them, resize on the device (`device_resize`). The walk-through copies images of 224 × 224 that were made from 32 × 32, 1/49 of the pixels.
 
 # %% [markdown]
 # ## Your line
 #
-# In `my_train.py`, keep the images in bytes, and convert them to floats between -1 and 1 after the copy.
+# In `my_train.py`, keep the images as uint8, and convert them to floats between -1 and 1 after the copy.
 
 # %%
 pk.my_train()
-
-# %% [markdown]
-# Not kept? Undo it. Then decode smaller: `ImageFolder` takes a `loader`, a function of a path. Let yours open the photo and call `draft("RGB", (96, 96))`. Pixels and losses differ slightly:
-
-# %%
-pk.my_train(allow=["losses"])
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -69,7 +74,21 @@ pk.my_train(allow=["losses"])
 # transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.PILToTensor()])
 #
 # images = (images.to(torch.float32) / 255 - 0.5) / 0.5
+# ```
 #
+# Augmentations that need floats must move to the device too; otherwise you are sending floats again.
+#
+# </details>
+#
+# Not kept? Undo it. Then decode smaller: `ImageFolder` takes a `loader`, a function of a path. Let yours open the photo and call `draft("RGB", (96, 96))`. Pixels and losses differ slightly, which you allow:
+
+# %%
+pk.my_train(allow=["losses"])
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# ```python
 # from PIL import Image
 #
 # def load(path):
@@ -79,8 +98,6 @@ pk.my_train(allow=["losses"])
 #
 # dataset = ImageFolder(photo_folder(256), transform, loader=load)
 # ```
-#
-# Augmentations that need floats must move to the device too; otherwise you are sending floats again.
 #
 # </details>
 
@@ -145,7 +162,7 @@ pk.puzzle("batched_fetch").check(Images, make_loader)
 #
 # <details><summary>Answer</summary>
 #
-# In the worker, which no longer converts to float, and in shared memory. Not in the model, which sees the same floats as before.
+# In the worker, which no longer converts to float, and in shared memory. Not in the model, which sees the same floats.
 #
 # </details>
 #
@@ -153,7 +170,7 @@ pk.puzzle("batched_fetch").check(Images, make_loader)
 #
 # <details><summary>Answer</summary>
 #
-# No. Whether a switch is on and whether it helps are two separate questions. Here bytes were not the bottleneck.
+# No. Whether a switch is on and whether it helps are two questions. Here bytes were not the bottleneck.
 #
 # </details>
 #
@@ -161,7 +178,7 @@ pk.puzzle("batched_fetch").check(Images, make_loader)
 #
 # <details><summary>Answer</summary>
 #
-# It has been the default since PyTorch 2.0, which the walk-through used. Check a tip against your version.
+# It is the default since PyTorch 2.0, which the walk-through used. Check a tip against your version.
 #
 # </details>
 #

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 06 · Automatic mixed precision
 #
-# **Is 16-bit arithmetic faster here?** *9 minutes. Needs: nothing special; to gain, a GPU with Tensor Cores (Volta or newer), or AVX512-BF16 or AMX.*
+# **Is 16-bit arithmetic faster here?** *8 minutes. Needs: nothing special; to gain, a GPU with Tensor Cores (Volta or newer), or AVX512-BF16 or AMX.*
 #
 # *After this you can turn on mixed precision correctly, and say which of its parts made your loop faster.*
 #
@@ -25,12 +25,12 @@ pk.lanes("sim-v100-amp-alone")
 # %% [markdown]
 # (The simulation overstates it: the walk-through gained 1.48 times, with twice the batch.)
 #
-# The gap: by now the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%: the fastest units of the GPU were idle. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, and most other operators in the type of their input, which is why activations shrink, too.
+# The gap: the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, and most other operators in the type of their input, so activations shrink, too.
 
 # %% [markdown]
 # ## First the layout
 #
-# Convolution kernels prefer a different memory layout, NHWC (`channels_last`), so that is measured first. Expect 1.05 to 1.25 times on a CPU. (*Before* is what you have kept so far.)
+# Convolution kernels prefer a different memory layout, NHWC (`channels_last`), so that comes first. Expect 1.05 to 1.25 times on a CPU.
 
 # %%
 layout = pk.StagePanel("channels_last")
@@ -47,16 +47,17 @@ panel
 panel.run()
 
 # %% [markdown]
-# With AMX, expect convolutions to get much faster if the loader keeps up. With AVX512-BF16 it can go either way. Without either, a CPU computes in float32 and casts too: slower.
-#
-# On a CPU, the worker keeps interrupting one compute thread, and the others wait for it: the shorter the kernels, the more this matters. One fewer thread (`cpu_threads`) leaves the worker a core. With a GPU, decide above. On a CPU, press *Drop* there, and try fewer threads alone:
+# With a GPU, decide. Without AVX512-BF16 or AMX, a CPU computes in float32 and casts too: slower. With them, kernels get shorter, and the loop may still not get faster. The recording shows why:
 
 # %%
-threads = pk.StagePanel("cpu_threads")
-threads.run()
+runs = {run.stage: run for run in pk.recording("cpu-quick").found}
+for stage in ("kept_so_far", "amp", "cpu_threads", "amp_fewer_threads"):
+    run = runs[stage]
+    alone, loop = run.ceiling_samples_per_s, run.samples_per_s.value
+    print(f"{run.title:26} compute only {alone:4.0f} samples/s, with the worker {loop:4.0f}")
 
 # %% [markdown]
-# A switch's gain depends on what else uses the cores: alone, each may cost time; together they gain. So press *Drop* again, and decide about both at once:
+# Compare the columns. PyTorch splits each kernel among threads, and it ends with the last of them. The worker keeps taking one thread's core, and the others wait. (Lanes can't show that: *kernels* is blue while *any* thread computes.) The shorter the kernels, the larger that part. One fewer thread (`cpu_threads`) computes more slowly, but leaves the worker a core, and loses little to it. So on a CPU press *Drop* above, and try both at once:
 
 # %%
 both = pk.StagePanel("amp_fewer_threads")
@@ -64,9 +65,7 @@ if panel.runs[0].device == "cpu":
     both.run()
 
 # %% [markdown]
-# The walk-through's V100 went from 1,670 to 2,477 samples/s, with the batch doubled as well, because 16-bit activations leave memory for that.
-#
-# The simulated V100's kernels, with only the precision changed:
+# The walk-through's V100 went from 1,670 to 2,477 samples/s, with the batch doubled as well. The simulated V100's kernels, with only the precision changed:
 
 # %%
 from perfkit.recipe import Recipe
@@ -85,20 +84,20 @@ for amp in ("off", "fp16"):
 #
 # ## Which 16 bits?
 #
-# *bf16* has the range of float32 and needs nothing else. *fp16* is more precise, but small gradients become 0 and values above 65,504 become infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as the V100 and the T4, have no bf16 units. The walk-through left the scaler out; real training can't. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
+# *bf16* has the range of float32 and needs nothing else. *fp16* is more precise, but small gradients become 0 and values above 65,504 infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as V100 and T4, have no bf16 units. The walk-through left the scaler out; real training can't. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
 #
-# Sums inside a 16-bit product are normally kept in float32, and the panel compares losses and outputs with strict float32. Compare your final accuracy once, too. A part that trains badly can stay in float32: `torch.autocast(device, enabled=False)`.
+# Sums inside a 16-bit product are normally kept in float32, and the panel compares losses and outputs with strict float32. Compare your final accuracy once. A part that trains badly can stay in float32: `torch.autocast(device, enabled=False)`.
 
 # %% [markdown]
 # ## Your line
 #
-# Edit `my_train.py`, and run a cell after each edit. First the layout:
+# First the layout:
 
 # %%
 pk.my_train()
 
 # %% [markdown]
-# Not kept? Undo it. Then, in one edit, put forward and loss under autocast in bfloat16 and, on a CPU, set one fewer thread:
+# Not kept? Undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too:
 
 # %%
 pk.my_train()
@@ -115,7 +114,21 @@ pk.my_train()
 #     loss = nn.functional.cross_entropy(model(images), labels)
 # ```
 #
-# Backward stays outside: it uses the types that forward used. The weights stay float32.
+# Backward stays outside: it uses the types of forward. The weights stay float32.
+#
+# </details>
+#
+# <details><summary>Answer for a T4 or V100</summary>
+#
+# ```python
+# scaler = torch.amp.GradScaler(device)  # before the loop
+#
+# with torch.autocast(device, torch.float16):
+#     loss = nn.functional.cross_entropy(model(images), labels)
+# scaler.scale(loss).backward()
+# scaler.step(optimizer)
+# scaler.update()
+# ```
 #
 # </details>
 
@@ -147,7 +160,7 @@ pk.puzzle("scaler").check(train_step)
 #
 # <details><summary>Answer</summary>
 #
-# Only on units made for 16 bits, and only for products and convolutions. Elsewhere half the bytes can help.
+# Only on units made for 16 bits, and only for products and convolutions.
 #
 # </details>
 #
@@ -155,7 +168,7 @@ pk.puzzle("scaler").check(train_step)
 #
 # <details><summary>Answer</summary>
 #
-# Yes, in tiny layers: each cast is another kernel to launch, and weights are cast in every step.
+# Yes, in tiny layers: each cast is another kernel to launch.
 #
 # </details>
 #

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 07 · Compile
 #
-# **What do fused kernels gain, and when does compiling pay for itself?** *8 minutes. Needs: a C++ compiler on a CPU; Triton and a C compiler on a GPU.*
+# **What do fused kernels gain, and when does compiling pay for itself?** *9 minutes. Needs: a C++ compiler on a CPU; Triton and a C compiler on a GPU.*
 #
 # *After this you can say what `torch.compile` changed in a step, and after how many steps it has paid for itself.*
 #
-# The walk-through's V100, simulated. Only the kernels change. Guess which of them get faster: convolutions, or the small ones between them?
+# The walk-through's V100, simulated. Only the kernels change. Which, do you guess: convolutions, or the small ones between them?
 
 # %%
 import torch
@@ -23,9 +23,7 @@ from perfkit import notebook as pk
 pk.lanes("sim-v100-compile")
 
 # %% [markdown]
-# Between convolutions and products are small operators such as norms, activations and sums. Each reads all of its input from memory and writes all of its output. `torch.compile` captures the model as a graph and *fuses* such chains into single kernels, and the host launches fewer of them.
-#
-# Compiling takes time in the first step; the panel reports it separately.
+# Between convolutions and products are small operators such as norms, activations and sums. Each reads all of its input from memory and writes all of its output. `torch.compile` captures the model as a graph and *fuses* such chains into single kernels. Compiling takes time in the first step.
 
 # %%
 panel = pk.StagePanel("compile")
@@ -48,11 +46,24 @@ if after.compile_s and gain:
     print(f"compiling took {after.compile_s:.1f} s; when does it pay for itself? {answer}")
 
 # %% [markdown]
-# Expect 1.0 to 1.1 times for a convolutional net on a CPU, because convolutions are library calls with or without a compiler. The walk-through's V100 went from 2,477 to 3,268 samples/s, 1.32 times.
+# **Look at the worker's row first.**
 #
-# ## What made it faster?
+# - **It never rests, and the host waits (orange)**: the loop is loader-bound again. What you kept made computing so short that the worker sets the pace, and nothing that shortens computing can gain. What compiling does to the kernels shows in *compute only*.
+# - **It rests**: the verdict is the compiler's. Expect 1.0 to 1.1 times on a CPU, because convolutions are library calls with or without it. The walk-through's V100 went from 2,477 to 3,268 samples/s, 1.32 times.
 #
-# On the simulated V100: convolutions, everything else, and the same with `channels_last` on both sides:
+# If the worker sets the pace, go back to [05](05_uint8_copy.ipynb): uint8 batches give it less work. That hardly showed while it had time to spare. And now? Guess:
+
+# %%
+kept = before.recipe
+again = pk.RecipePanel({"kept so far": kept, "uint8 batches": kept | {"uint8_copy": True}})
+again.run()
+
+# %% [markdown]
+# *Faster*: what a change gains depends on the bottleneck. Not faster, and the host still waits: converting is a small part of the worker's work. With cores to spare, add a worker ([02](02_data_loading.ipynb)).
+#
+# ## What made the V100 faster?
+#
+# Simulated, and the same with `channels_last` on both sides:
 
 # %%
 from perfkit.recipe import Recipe
@@ -70,18 +81,18 @@ for layout in (False, True):
         )
 
 # %% [markdown]
-# In the simulation, and in later versions of PyTorch, most of the gain is in the convolutions, which the compiler does not fuse: it gives them a different layout, NHWC, as [06](06_amp.ipynb) does. With that layout on both sides only fusion is left, and it gains about 5%. The walk-through's PyTorch 2.0 did not change layouts yet, so where its 32% came from is not known. The methods slides fuse add + relu, bn + relu and bn + add + relu by hand: about 6% on ResNet-50.
+# Most of the gain is in the convolutions, which the compiler does not fuse: the simulation *assumes* that it gives them the layout NHWC, as later versions of PyTorch do. With that layout on both sides only fusion is left, about 5%. (The methods slides fuse add + relu, bn + relu and bn + add + relu: about 6% on ResNet-50.) PyTorch 2.0 did not change layouts yet, so where the walk-through's 32% came from is not known.
 #
 # Three things spoil a compiled loop:
 #
 # - *Graph breaks*: Python that needs a value (`if loss > 1`, `.item()`) splits the graph. `fullgraph=True` turns that into an error that names the line.
-# - *New shapes* compile again. By default, the first change compiles once more, with that size dynamic, and later changes don't. `TORCH_LOGS=graph_breaks,recompiles` lists both.
-# - *Launch-bound models* need more than fusion. `mode="reduce-overhead"` records CUDA graphs, so that the host launches a whole graph at once; these need fixed shapes.
+# - *New shapes* compile again: once, after which that size is dynamic. `TORCH_LOGS=graph_breaks,recompiles` lists both.
+# - *Launch-bound models* need more than fusion. `mode="reduce-overhead"` records CUDA graphs, which the host launches at once; these need fixed shapes.
 
 # %% [markdown]
 # ## Your line
 #
-# Compile the model of `my_train.py`.
+# Does the host wait in `my_train.py`, too? Then put the uint8 lines back first, and run this cell. If not, compile the model.
 
 # %%
 pk.my_train()
@@ -93,7 +104,7 @@ pk.my_train()
 # model = torch.compile(model)
 # ```
 #
-# Not kept? Undo it. Compiling happens at the first call, so move the model and set its layout before. `model.compile()` does the same in place.
+# Not kept? Undo it. Move the model and set its layout before. `model.compile()` does the same in place.
 #
 # </details>
 

@@ -13,7 +13,7 @@
 #
 # *After this you can state what your changes gained together, with an interval, and say why there is no right order.*
 #
-# The walk-through ended at 3,268 samples/s, from 400: 8.2 times as fast. You have two results: the *recipe* that you kept with the buttons, and `my_train.py`. Compare both with the plain loop, because a change that was kept may just have been lucky. First the recipe, with the memory reuse of [04](04_batch_size.ipynb):
+# The walk-through ended at 3,268 samples/s, from 400: 8.2 times as fast. You have two results: the *recipe* that you kept with the buttons, and `my_train.py`. Compare both with the plain loop. First the recipe, with the memory reuse of [04](04_batch_size.ipynb):
 
 # %%
 from IPython.display import Markdown
@@ -27,11 +27,11 @@ panel
 panel.run()
 
 # %% [markdown]
-# The row *(again)* is the plain loop once more. Its interval is the noise between identical runs; a gain must lie outside. *Disturbed* means that other programs used the cores: close them and run again.
+# The row *(again)* is the plain loop once more, so it gets no verdict: its distance from 1 is noise. If its interval misses 1, as some do, run again, and until then believe only gains that are several times as large. *Disturbed* means that other programs used the cores: close them and run again.
 #
 # Expect 1.5 to 3 times on two cores, most with 16-bit units, and more on a GPU.
 #
-# Now your own file, against the one that chapter 00 wrote. It lacks the lines that were not kept, so it may be slower than the recipe:
+# Now your own file, against the one that chapter 00 wrote. Guess: is it the product of your gains? (In the chart, the last bar was measured at once. If it is lower, some lines were kept because they were lucky.)
 
 # %%
 pk.my_train(whole=True, allow=["samples", "updates", "losses"])
@@ -45,7 +45,7 @@ pk.training_loop(panel.runs[1:])
 # %% [markdown]
 # ## Let it climb by itself
 #
-# `LadderPanel` tries every stage, drops those that are not faster, and compares the result with the plain loop at the end. *Run* takes about six minutes at the preset `quick`; in a terminal it is `perfkit run`. This is the walk-through's ladder on a simulated V100:
+# `LadderPanel` tries every stage, drops those that are not faster, and compares the result with the plain loop. *Run* takes about six minutes; in a terminal it is `perfkit run`. This is the walk-through's ladder on a simulated V100:
 
 # %%
 ladder = pk.LadderPanel()
@@ -135,7 +135,7 @@ pk.puzzle("three_faults").check(train)
 #
 # <details><summary>Answer</summary>
 #
-# It was the best at that point of that ladder. The figure says what C added after A and B. Before them, the bottleneck was a different one, and C might have gained little.
+# It was the best after A and B. Before them, the bottleneck was a different one, and C might have gained little.
 #
 # </details>
 #
@@ -151,7 +151,7 @@ pk.puzzle("three_faults").check(train)
 #
 # <details><summary>Answer</summary>
 #
-# Only if its interval excludes 1, and that of *(again)* is narrower than 2%.
+# Only if its interval excludes 1, and *(again)* is within 2% of 1.
 #
 # </details>
 #

@@ -13,7 +13,7 @@
 #
 # *After this you know how long your script waits and which lines cost most, and you have one tested change as a patch.*
 #
-# Name your script and its arguments. It runs in a separate process on a copy of its folder, so your code, checkpoints and logs stay untouched ([what is not stopped](../docs/agents.md#your-files)). It ends when enough steps have been measured.
+# Name your script and its arguments. It runs in a separate process on a copy of its folder, so your files stay untouched ([what is not stopped](../docs/agents.md#your-files)), until enough steps have been measured.
 #
 # | example | slow because |
 # |---|---|
@@ -38,7 +38,7 @@ panel
 panel.watch(budget_s=15)
 
 # %% [markdown]
-# Read from the top: the first sentence names what to try first; the bar shows where time goes; the tables name lines and more to try. *Up to* is an upper bound: it assumes that part takes no time. The last line lists switches that only a measurement can judge.
+# The first sentence names what to try first; the bar shows where time goes; the tables name lines and more to try. *Up to* is what *this change* gives at most: with one worker, a step takes as long as loading or computing, whichever is longer. (Without any wait, it would be 1 / (1 − the share that waits).) The last line lists switches that only a measurement can judge.
 #
 # ## Set a switch from outside
 #
@@ -50,7 +50,7 @@ panel.set(workers=1, **sleeping)
 panel.run()
 
 # %% [markdown]
-# Was the bound reached? On a CPU the worker takes a core from the model. The losses of the first steps show whether it still trains the same.
+# Was the bound reached? On a CPU the worker takes a core from the model. The first losses show whether it still trains the same. If a result says *Disturbed*, close other programs and run its cell again before you use it.
 #
 # Now add a switch that only a measurement can judge:
 
@@ -61,7 +61,7 @@ panel.run()
 # %% [markdown]
 # ## Take the edit
 #
-# *Patch* shows the diff that puts these switches into your script. Your file stays as it is, and a variable is not part of it. Press *Save perfkit.diff*, then run `git apply perfkit.diff` in the folder that is named below the diff.
+# *Patch* shows the diff that puts these switches into your script. Your file isn't modified. Environment variables aren't part of the patch. Press *Save perfkit.diff*, then run `git apply perfkit.diff` in the folder named below the diff.
 
 # %%
 panel.patch()
@@ -78,7 +78,7 @@ panel.patch()
 #
 # ## A trace that you already have
 #
-# A `*.pt.trace.json[.gz]` of PyTorch's profiler, from a cluster or a colleague, opens here and in [ui.perfetto.dev](https://ui.perfetto.dev). This one is the simulated V100 of chapter 03:
+# A `*.pt.trace.json[.gz]` of PyTorch's profiler opens here and in [ui.perfetto.dev](https://ui.perfetto.dev). This one is the simulated V100 of chapter 03:
 
 # %%
 view = pk.TraceView("recorded:sim-v100-data_loading")
@@ -91,11 +91,9 @@ print(f"copies: {copying_us / step.duration_us:.0%} of a steady step")
 print(f"without them: at most {step.duration_us / (step.duration_us - copying_us):.2f} times as fast")
 
 # %% [markdown]
-# At each gap in the device's row, look at the host: is it waiting for data, or still launching?
-#
 # ## All switches
 #
-# Switches that need your data set's code (bytes, resizing on the device) cannot be set from outside. Write your training [as a class with four methods](../docs/workloads.md), and every panel takes it: `pk.Workbench(workload="my_module:Mine")`.
+# Switches that need your data set's code (bytes, resizing on the device) cannot be set from outside. Write your training [as a class with four methods](../docs/workloads.md), and every panel takes it.
 
 # %% [markdown]
 # ### Puzzle ★★★: read a trace: how long is the device idle?
@@ -121,7 +119,7 @@ pk.puzzle("trace").check(idle_share)
 #
 # <details><summary>Answer</summary>
 #
-# It is waiting. If kernels run all the time, the host is simply ahead. If the device is idle afterwards, the wait delays the next launches.
+# It is waiting. If kernels run all the time, the host is simply ahead. If the device is idle afterwards, the wait delays launches.
 #
 # </details>
 #
@@ -137,7 +135,7 @@ pk.puzzle("trace").check(idle_share)
 #
 # <details><summary>Answer</summary>
 #
-# 1 / (1 − 0.3), 1.43 times. Measure it: on a CPU, workers take cores from the model.
+# 1 / (1 − 0.3), 1.43 times; less on a CPU, where they take cores from the model.
 #
 # </details>
 #

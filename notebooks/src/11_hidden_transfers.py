@@ -13,7 +13,7 @@
 #
 # *After this you can find the lines of a loop that stop the host, say what each costs, and keep them out.*
 #
-# The host launches kernels and runs ahead of the device. A line that *reads* a value, or needs a size that only the device knows, stops it until everything launched before is done. Then the device waits for new work. The code does not show it:
+# The host launches kernels and runs ahead of the device. A line that *reads* a value, or needs a size that only the device knows, stops it until everything launched before is done. Then the device waits for new work:
 #
 # `.item()` · `print(loss)` · `if loss > 1` · `.cpu()` · `x[mask]` · `nonzero()` · `torch.tensor(n, device="cuda")`
 
@@ -59,16 +59,14 @@ for place in places:
 
 
 # %% [markdown]
-# Now without them: every loss is computed, the padding is weighted with 0, and the total is read once.
+# Now without them: `ignore_index` leaves padding out of the mean, and the total is read once.
 
 
 # %%
 def train_without_waiting():
     total = torch.zeros((), device=device)
     for x, y in zip(inputs, targets, strict=True):
-        is_real = y > 0
-        losses = nn.functional.cross_entropy(model(x), y, reduction="none")
-        loss = (losses * is_real).sum() / is_real.sum()
+        loss = nn.functional.cross_entropy(model(x), y, ignore_index=0)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -81,11 +79,13 @@ with perfkit.detect_syncs() as places:
 assert not places
 
 # %% [markdown]
-# Leave that `assert` in a test and the next stray `print(loss)` fails it. perfkit finds nearly all waits without a GPU, too, even a mask's second one in backward; only a copy like `torch.tensor(n, device="cuda")` needs one. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
+# (Other losses: `reduction="none"`, times the mask, and the sum divided by `mask.sum()`. A batch of nothing but padding gives NaN either way.)
+#
+# Leave that `assert` in a test and the next stray `print(loss)` fails it. Even without a GPU, perfkit finds nearly all waits, including the one that a mask causes in backward. It misses only copies such as `torch.tensor(n, device="cuda")`. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
 #
 # ## What a wait costs
 #
-# With a GPU, the next cell times a real loop that reads the loss in every step, and one that reads it at the end. Without one, a thread stands in for the device: it works through a queue and sleeps for as long as a kernel would run.
+# With a GPU, the next cell times a loop that reads the loss in every step, and one that reads it at the end. Without one, a thread stands in for the device, and sleeps for as long as a kernel would run.
 
 # %%
 import queue
@@ -182,17 +182,17 @@ for title, reads in (("read in every step", True), ("read at the end", False)):
 pk.lanes(sides)
 
 # %% [markdown]
-# If the loop reads nothing, fetching is hidden behind the kernels, and a step takes as long as the longer of the two. If it reads in every step, a step takes the sum. A wait costs the work that could have run at the same time. That is why the distributed guide fetches results every 30 steps, not in each.
+# If the loop reads nothing, a step takes as long as fetching or the kernels, whichever is longer. If it reads in every step, it takes the sum. That is why the distributed guide tells you to fetch results every 30 steps (its own listing fetches in each: [14](14_checking_the_articles.ipynb)).
 #
 # ## The placement guide's example
 #
-# In the guide, `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down. That makes 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU, and all 20 are gone.
+# In the guide, `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down. That makes 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU.
 #
-# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The two operators that the fix touches are worth 1.35 times ([14](14_checking_the_articles.ipynb)).
+# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The fix is worth 1.35 times ([14](14_checking_the_articles.ipynb)).
 #
 # ## Where should a layer live?
 #
-# Its second example is a table that does not fit: an embedding of 10,000,000 × 150 float32 values takes 5.59 GiB. Each step needs few rows, so the table can stay on the host, and only they are copied:
+# Its second example is a table that does not fit: 10,000,000 × 150 float32 values take 5.59 GiB. Each step needs few rows, so the table can stay on the host, and only they are copied:
 
 # %%
 table = nn.Embedding(10_000, 150, sparse=True)  # on the host; a small one here
@@ -255,7 +255,7 @@ pk.puzzle("mask").check(masked_loss)
 #
 # <details><summary>Answer</summary>
 #
-# From the kernels that were still queued. The copy takes microseconds, but `.item()` waits until the value has been computed.
+# From the kernels that were still queued: `.item()` waits until the value has been computed.
 #
 # </details>
 #
@@ -263,7 +263,7 @@ pk.puzzle("mask").check(masked_loss)
 #
 # <details><summary>Answer</summary>
 #
-# Leave the first calls out, and compare row by row. In the guide, most of the total was start-up.
+# Leave the first calls out, and compare row by row.
 #
 # </details>
 #

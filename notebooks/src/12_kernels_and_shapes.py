@@ -11,9 +11,9 @@
 #
 # **How many tokens per second, and how far from the device's limits?** *20 minutes. Needs: nothing special.*
 #
-# *After this you can count the tokens and FLOPs of a language model's step, and say which limit an operation hits.*
+# *After this you can pack a text, count the tokens and FLOPs of a step, and say what keeps a model from its device's peak.*
 #
-# You train a small GPT on this workbook's text. It starts as many scripts do: each line is padded to 128 characters, attention is written out, and everything is float32.
+# You train a small GPT on this workbook's text. At first each line is padded to 128 characters, attention is written out, and everything is float32.
 #
 # A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation hits first. Large products have many, additions of tensors few.
 
@@ -51,92 +51,114 @@ plt.show()
 # %% [markdown]
 # - **Left of the corner**: memory is the limit. Move fewer bytes: fusion, smaller types.
 # - **Right of it**: arithmetic is the limit. Use 16 bits where their roof is higher.
-# - **Well below its roof** (often 8 rows): the kernel is slow. A different layout or shape helps.
+# - **Well below its roof**: the kernel is slow for this shape or layout.
 #
 # ## Where the GPT starts
 #
-# Padding teaches nothing, so count the other tokens. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak, here the highest measured roof. A low MFU has three causes: tokens that teach nothing, a slower type than the peak's, and time outside large products.
+# *MFU* (model FLOPs utilisation) is the FLOP/s that real tokens need, divided by the device's peak, here the highest measured roof of any type. It has three factors, and the smallest is to blame:
 
 # %%
 from perfkit import Recipe
-from perfkit.workloads.tiny_gpt import TinyGPT
+from perfkit.workloads.tiny_gpt import TinyGPT, padded_lines
 
-padded = TinyGPT(**size, padded=True).dataset(Recipe())
-targets = padded.tensors[1]
+targets = TinyGPT(**size, padded=True).dataset(Recipe()).tensors[1]
 real = (targets != 0).float().mean().item()
 flops_per_token = report.flops / (batch * context)
+highest = max(report.peaks.values())
 
 
-def tell(name, tokens_per_s):
-    mfu = tokens_per_s * flops_per_token / max(report.peaks.values())
-    print(f"{name:28} {tokens_per_s:8,.0f} tokens/s, MFU {mfu:.1%}")
+def tell(name, real_tokens_per_s, real=1.0, dtype="float32"):
+    mfu, of_type = real_tokens_per_s * flops_per_token / highest, report.peaks[dtype] / highest
+    print(f"{name:18} {real_tokens_per_s:7,.0f} real tokens/s: MFU {mfu:.0%}", end=" = ")
+    print(f"{real:.0%} real × {of_type:.0%} of the peak by type × {mfu / real / of_type:.0%} of that roof")
 
 
-start = real * batch * context / report.step_s
-tell("padded, attention written out", start)
-print(
-    f"{real:.0%} of the tokens are real; float32's roof is {peak / max(report.peaks.values()):.0%} of the peak"
-)
+tell("the first loop", real * batch * context / report.step_s, real)
 
 # %% [markdown]
-# ## Padding → packing
+# ## Your line: padding → packing
 #
-# Packing cuts the text into full samples. A step takes just as long, so the gain can be computed. *Guess: how much of a batch is padding?*
+# Padding teaches nothing. Packing cuts the text into full samples instead. Replace the marked line; each sample has `context + 1` characters. *Guess: how much of a batch is padding?*
 
-# %%
-print(f"{1 - real:.0%} of a padded batch is padding, so packing trains on {1 / real:.2f} times the tokens")
-packed = start / real
-tell("packed", packed)
+# %% tags=["exercise"]
+from pathlib import Path
+
+import torch
+
+from perfkit.workloads.files import text_file
+
+text = torch.tensor(list(Path(text_file("texts/workbook.txt")).read_bytes()))
+samples = padded_lines(text, context + 1)  # edit
+
+# %% tags=["check"]
+used = (samples != 0).float().mean().item()
+if used < 1:
+    print(f"Your turn: {1 - used:.0%} of these samples is padding. Edit the line above, and run both cells.")
+else:
+    assert samples.shape[1] == context + 1, f"A sample has {samples.shape[1]} characters, not {context + 1}"
+    is_all = len(text) - samples.numel() <= context
+    assert is_all and torch.equal(samples.flatten(), text[: samples.numel()]), "Each character, once, in order"
+    print(f"Right: a step trains on {1 / real:.2f} times as many real tokens")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# ```python
+# samples = text[: len(text) // (context + 1) * (context + 1)].view(-1, context + 1)
+# ```
+#
 # Attention now sees across lines. Where that matters, give it a mask (`flex_attention`).
 #
-# ## Scaled dot-product attention
+# </details>
+
+# %% [markdown]
+# ## Attention in one kernel, and what both gain
 #
-# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` can fuse this: scores stay in on-chip memory. Here are both as scripts, and a referee that runs them in turn. *Guess: faster, with so few characters?*
+# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` (SDPA) can keep them on the chip. The referee runs the first loop and the one with both changes in turn. Packing leaves the time of a step as it is, so the step's ratio is SDPA's alone. *Guess: faster, with so few characters?*
 
 # %%
+import json
 import sys
 import tempfile
 
 folder, perfkit = tempfile.mkdtemp(), f"{sys.executable} -m perfkit"
 options = " ".join(f"--option {name}={value}" for name, value in size.items())
 export = f"{perfkit} export --workload tiny_gpt --set batch_size={batch} --steps 100000 {options}"
-# !cd {folder} && {export} --option stores_scores=true -o written_out.py && {export} -o sdpa.py
-# !cd {folder} && {perfkit} referee written_out.py sdpa.py --budget 20 2>&1 | cat
+first = f"{export} --option padded=true --option stores_scores=true -o first.py"
+# !cd {folder} && {first} && {export} -o packed_sdpa.py
+judged = "first.py packed_sdpa.py --budget 60 --allow losses --allow moved --json result.json"
+# !cd {folder} && {perfkit} referee {judged} 2>&1 | cat
+result = json.loads(Path(folder, "result.json").read_text())
+low, ratio, high = (result[name] / real for name in ("low", "ratio", "high"))
+print(f"real tokens/s, with {1 / real:.2f} times as many a step: {ratio:.2f} times ({low:.2f} to {high:.2f})")
 
 # %% [markdown]
-# ## bf16 and fused AdamW
+# ## What is left: the type, or the products?
 #
-# bf16 gains on matrix units, and may with AVX512-BF16. Without either, a CPU casts to float32, and gets slower. *Fused* AdamW updates all parameters in a few kernels. *Guess: which gains more here?*
+# bf16 has a higher roof on matrix units, and may have with AVX512-BF16. *Fused* AdamW updates all parameters in a few kernels. *Guess: does either gain here?*
 
 # %%
 panel = pk.RecipePanel(
-    {
-        "packed, SDPA": {},
-        "bf16": {"amp": "bf16"},
-        "fused AdamW": {"optimizer_impl": "fused"},
-        "bf16 and fused AdamW": {"amp": "bf16", "optimizer_impl": "fused"},
-    },
+    {"packed, SDPA": {}, "bf16": {"amp": "bf16"}, "fused AdamW": {"optimizer_impl": "fused"}},
     options=size,
     **where,
 )
 panel.run()
 
 # %%
-measured = {run.title: context * run.samples_per_s.value for run in panel.runs if run.status == "ok"}
-for name, rate in measured.items():
-    tell(name, rate)
-print(f"{max(measured.values()) / start:.1f} times the tokens per second of the first loop")
+for run in panel.runs:
+    if run.status == "ok" and not run.is_again:
+        dtype = "bfloat16" if run.title == "bf16" else "float32"
+        tell(run.title, context * run.samples_per_s.value, dtype=dtype)
 
 # %% [markdown]
+# Nothing is padding now. If bf16 raises the factor *by type* and the rate hardly moves, the last factor falls: the time isn't in large products, but in small operators (softmax, norms, additions) and in products too small to reach their roof. Fuse the former; make the latter larger, with a wider model or a larger batch.
+#
 # ## Compile by region
 #
-# The blocks of a GPT are alike. `model.compile()` compiles all of them as one graph. `block.compile()` compiles the first, and the others reuse its kernels. Compiling takes longer with more operations, so count them:
+# Compiling fuses, and takes longer the more operations there are. The blocks are alike: `model.compile()` compiles all of them, `block.compile()` only the first, whose kernels the others reuse:
 
 # %%
-import torch
-
 graphs = []
 
 
@@ -157,21 +179,18 @@ for what in ("each block", "whole model"):
 # %% [markdown]
 # ## Shapes
 #
-# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32. With K = 1500 it is 1.05 times, with N = 9999 1.01 times. The second matrix has no batch dimension, so that is one product of 16 · 36 = 576 rows. A quarter of its rows and columns is 144 × 1504 × 2504.
+# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32; with K = 1500 it is 1.05 times, with N = 9999 1.01 times. Since cuBLAS 11 any size works, and multiples of 8 work best (64 on an A100): vocabulary, hidden sizes, tokens per batch, channels.
 #
-# NVIDIA's rule for 16 bits: since cuBLAS 11 any size works; multiples of 8 work best (64 on an A100). That applies to the vocabulary, hidden sizes and tokens per batch, and to the channels of images. The slides' cases, in 16 bits (CPUs hardly care):
+# Here is about a quarter of that product's rows (16 · 36) and columns, and the same a little off, in 16 bits; CPUs hardly care. With 8 rows there are few FLOPs per byte, so memory is the roof:
 
 # %%
 for row in report.rows:
     if row.dtype == "bfloat16" and row.shape.endswith(("1504 x 2504", "1500 x 2504", "1504 x 2503")):
-        print(
-            f"{row.shape:18} {row.seconds * 1e3:6.2f} ms, {row.flops_per_s / report.peaks['bfloat16']:4.0%} of the peak"
-        )
+        roof = min(report.peaks["bfloat16"], row.flops_per_byte * report.bytes_per_s)
+        print(f"{row.shape:18} {row.seconds * 1e3:6.2f} ms, {row.flops_per_s / roof:4.0%} of its roof")
 
 # %% [markdown]
-# Libraries choose an algorithm by rules of thumb; `cudnn_benchmark` and `compile_mode="max-autotune"` try the candidates, which pays off if shapes repeat.
-#
-# To see every thread and the driver as well, use [Nsight Systems](../docs/articles.md#nsight-systems).
+# (Above 100%, the matrix came from the cache.) For every thread and the driver: [Nsight Systems](../docs/articles.md#nsight-systems).
 
 # %% [markdown]
 # ### Puzzle ★★★: pad the layer

@@ -13,7 +13,7 @@
 #
 # *After this you can start a training on several GPUs correctly, and say what limits its scaling.*
 #
-# With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. (Without the sampler, ranks with equal seeds all train on the same samples.) During backward, the ranks average their gradients with all-reduce. Communication that overlaps with backward is nearly free. The *exposed* part lengthens the step.
+# With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. During backward, the ranks average their gradients with all-reduce. Communication that overlaps with backward is nearly free. The *exposed* part lengthens the step.
 
 # %%
 import matplotlib.pyplot as plt
@@ -34,9 +34,7 @@ scaling = pk.scale(script, ranks=(1, 2), budget_s=9)
 scaling
 
 # %% [markdown]
-# *Exposed* communication is what all ranks spend in exchanges while they compute nothing. On shared cores, ranks also slow each other down.
-#
-# **What to expect.** Two GPUs of one machine come close to twice the rate if a step takes much longer than its all-reduce. On two CPU cores efficiency is 50 to 95%, and lower if anything else runs.
+# Communication is *exposed* when no rank is computing at the same time. On shared cores, ranks also slow each other down. Two GPUs of one machine come close to twice the rate if a step takes much longer than its all-reduce. On two CPU cores expect an efficiency of 50 to 95%, and less if anything else runs.
 #
 # Two ranks with batch *n* train as one rank with batch 2*n*, which changes training unless you halve the batch (`--global-batch`). Batch norm sees each rank's part only (`nn.SyncBatchNorm` fixes that).
 #
@@ -49,7 +47,7 @@ late = watch_ranks(script, arguments=["--late-ms", "20"], budget_s=5)
 late
 
 # %% [markdown]
-# The first sentence names rank and line, where `--late-ms` makes it sleep. Equal ranks would share that sleep; without it:
+# The first sentence names rank and line, where `--late-ms` makes it sleep. Without the sleep:
 
 # %%
 mended = watch_ranks(script, budget_s=5)
@@ -75,35 +73,65 @@ print(
 pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
 
 # %% [markdown]
-# One launch each proves a large factor; for a small one, alternate launches and compare losses: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.
+# (For small factors, alternate launches: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.)
+#
+# ## Your line: equal work
+#
+# Often it is the split. These texts are sorted by length, and each rank gets a half. Replace the marked line, so that every rank gets as many texts and about as many tokens:
+
+# %% tags=["exercise"]
+lengths = [10 + number // 4 for number in range(2_000)]  # tokens of each text
+
+
+def part(rank, ranks):
+    """The numbers of a rank's texts."""
+    each = len(lengths) // ranks
+    return range(rank * each, (rank + 1) * each)  # edit
+
+
+# %% tags=["check"]
+for ranks in (2, 4):
+    parts = [part(rank, ranks) for rank in range(ranks)]
+    tokens = [sum(lengths[number] for number in texts) for texts in parts]
+    late = ranks * max(tokens) / sum(tokens)  # a step takes as long as the slowest rank's
+    print(f"{ranks} ranks: tokens {tokens}, so a step takes {late:.2f} times as long as with equal work")
+if late > 1.05:
+    print("Your turn: edit the marked line above, and run both cells again.")
+else:
+    assert sorted(number for texts in parts for number in texts) == [*range(2_000)], "Each text, once"
+    assert len({len(texts) for texts in parts}) == 1, "As many texts for each rank"
+    print("Right: no rank waits for another's longer texts")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# ```python
+# return range(rank, len(lengths), ranks)
+# ```
+#
+# `DistributedSampler` deals samples out like this.
+#
+# </details>
 #
 # ## Why isn't all of it exposed?
 #
-# DDP does not wait for the whole backward pass. It collects gradients in *buckets* (`bucket_cap_mb`, 25 by default; then the first one has only 1 MB) and sends each one as soon as it is full, while backward computes the layers before it. Small buckets pay the latency more often. With one large bucket, nothing is left to overlap. In numbers, for a backward pass of 40 ms and 100 MB of gradients:
+# DDP collects gradients in *buckets* (`bucket_cap_mb`, 25 by default; then the first one has only 1 MB) and sends each as soon as it is full, while backward computes the layers before it. With one large bucket, nothing is left to overlap; small ones pay the latency more often. The picture at the top in numbers, for 40 ms of backward and 100 MB:
 
 # %%
-LATENCY_MS, MS_PER_MB, BACKWARD_MS, MB = 0.3, 0.16, 40, 100
+LATENCY_MS, MS_PER_MB, BACKWARD_MS, MB = 0.4, 0.16, 40, 100
 
 
-def sent(bucket_mb):
-    """When each bucket is averaged: once it is full, and the one before it is done."""
-    found, end = [], 0.0
+def exposed_ms(bucket_mb):
+    """Each bucket is averaged once it is full, and the one before it is done."""
+    end = 0.0
     for number in range(1, MB // bucket_mb + 1):
         start = max(end, BACKWARD_MS * number * bucket_mb / MB)
         end = start + LATENCY_MS + MS_PER_MB * bucket_mb
-        found.append((start, end, "exchange", number))
-    return found
+    return end - BACKWARD_MS
 
 
 for bucket_mb in (1, 5, 25, 100):
-    print(f"buckets of {bucket_mb:3} MB: {sent(bucket_mb)[-1][1] - BACKWARD_MS:4.1f} ms exposed")
-backward = [(0, BACKWARD_MS, "compute")]
-pk.lanes(
-    {
-        "one bucket": {"kernels": backward, "exchange": sent(100)},
-        "buckets of 25 MB": {"kernels": backward, "exchange": sent(25)},
-    }
-)
+    print(f"buckets of {bucket_mb:3} MB: {exposed_ms(bucket_mb):4.1f} ms exposed")
 
 # %% [markdown]
 # `gradient_as_bucket_view=True` avoids a second copy of the gradients; a communication hook can send them in 16 bits.
@@ -121,7 +149,7 @@ for name, seen in {"each batch": mended, "four batches": merged}.items():
 # %% [markdown]
 # ## Why not 1,024?
 #
-# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with the latency α of a hop and the bandwidth β of a link. The second part hardly grows, but the latency grows with every rank. Over a data-centre link, for 100 MB of gradients and nothing overlapped:
+# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with the latency α of a hop and the bandwidth β of a link. The latency grows with every rank. Over a data-centre link, for 100 MB and nothing overlapped:
 
 
 # %%
@@ -141,7 +169,7 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# Long steps scale; short ones don't. At 1,024 ranks the latency alone is 10 ms. (NCCL also uses trees, whose latency grows with log n.)
+# Long steps scale; short ones don't. (NCCL also uses trees, whose latency grows with log n.)
 #
 # On each of two machines with eight GPUs:
 #
@@ -184,7 +212,7 @@ pk.puzzle("no_sync").check(train_step)
 #
 # <details><summary>Answer</summary>
 #
-# Most of it runs while backward still computes the gradients of the first layers.
+# Most of it runs while backward still computes.
 #
 # </details>
 #
@@ -192,7 +220,7 @@ pk.puzzle("no_sync").check(train_step)
 #
 # <details><summary>Answer</summary>
 #
-# No. A step sees twice the samples, unless you halve the batch.
+# Not unless you halve the batch.
 #
 # </details>
 #

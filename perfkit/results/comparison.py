@@ -39,5 +39,5 @@ class Comparison(msgspec.Struct, frozen=True):
         else:
             basis = f"{self.rounds} {'interleaved' if self.pairing.interleaved else 'sequential'} rounds"
             if self.incarnations > 1:
-                basis += f" in {self.incarnations} incarnations"
+                basis += f" in {self.incarnations} pairs of processes"
         return f"{self.b.title} / {self.a.title}: {numbers}; {basis}"

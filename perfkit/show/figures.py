@@ -77,15 +77,16 @@ def throughput(runs: Sequence[Run]) -> Figure:
     rows: list[Row] = []
     is_ladder = any(run.decision for run in runs)
     for run in runs:
-        rate = run.samples_per_s
-        name = sentences.name(run)
+        rate, name = run.samples_per_s, sentences.name(run)
         if rate is None:
             rows.append(Row(name, (), units.wrapped(sentences.outcome(run), 44, 2)))
             continue
         is_dropped = run.decision is not None and not run.decision.kept
         text = f"{sentences.rate(run)} samples/s"
-        if ratio := run.speedup("baseline" if run.is_again else "previous"):
+        if ratio := run.speedup("previous"):
             text += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"
+        elif noise := run.speedup("baseline"):  # of the A/A row, which gets no verdict
+            text += f"\n{units.ratio(noise)}"
         climbs = is_ladder and not (is_dropped or run.is_again)
         rows.append(Row(name, [(rate.value, _DROPPED if is_dropped else _RATE)], text, rate, climbs))
     unit = "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before"

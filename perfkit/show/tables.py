@@ -41,8 +41,7 @@ def overview(runs: Sequence[Run]) -> list[str]:
     settings = {name: getattr(first, name) for name in fields}
     settings |= {f"option {name}" if name in fields else name: own for name, own in first.options.items()}
     facts = " · ".join(f"{name} {value}" for name, value in settings.items() if value != "")
-    lines = (machine.describe(first.machine), facts, sentences.headline(runs))
-    return [line for line in lines if line]
+    return [*filter(None, (machine.describe(first.machine), facts, sentences.headline(runs)))]
 
 
 def ladder(runs: Sequence[Run]) -> Table:
@@ -61,7 +60,7 @@ def ladder(runs: Sequence[Run]) -> Table:
         _value_col("peak memory", "peak_memory_bytes", units.size),
         _value_col("step time", "step_s", units.duration_interval),
     ]
-    ratios = [run.speedup(role) for run in runs for role in roles.values()]
+    ratios = [run.speedup(role) for run in sentences.stages(runs) for role in roles.values()]
     used = {ratio.verdict for ratio in ratios if ratio}
     signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
     if any(run.simulated for run in runs):
@@ -72,7 +71,7 @@ def ladder(runs: Sequence[Run]) -> Table:
 
 
 def _compared(head: str, role: str) -> Col:
-    return Col(head, lambda run: against(run.speedup(role)))
+    return Col(head, lambda run: against(run.speedup(role), marked=not run.is_again))
 
 
 def _value_col(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
@@ -92,8 +91,10 @@ def rate(run: Run) -> Cell:
     return Cell(run.samples_per_s, lambda _: f"{sentences.rate(run)}{disturbed}", absent)
 
 
-def against(ratio: Ratio | None) -> Cell:
-    """`1.34× (1.28–1.41) ▲`; a dash for a run that was compared with nothing."""
+def against(ratio: Ratio | None, marked: bool = True) -> Cell:
+    """`1.34× (1.28–1.41) ▲`, unmarked for the A/A row, which shows the noise; a dash if it has none."""
+    if not marked:
+        return Cell(ratio, units.ratio, "–")
     return Cell(ratio, lambda ratio: f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}", "–")
 
 
@@ -149,8 +150,7 @@ def checks(title: str, results: Sequence[Check]) -> Table:
 def proof(runs: Sequence[Run]) -> Table:
     """What proves the switches that each stage changes, and what fails; how many other checks passed."""
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
-    rows: list[Check] = []
-    passed = 0
+    rows, passed = list[Check](), 0
     for run in measured:
         before = run.previous(runs) or measured[0]
         for check in run.mechanism:
@@ -158,9 +158,8 @@ def proof(runs: Sequence[Run]) -> Table:
                 passed += 1
             else:
                 rows.append(msgspec.structs.replace(check, name=f"{name(run)}: {check.name}"))
-    note = ""
-    if passed:
-        note = f"{passed} other checks, all passed" if rows else f"{passed} checks, all passed"
+    which = "other checks" if rows else "checks"
+    note = f"{passed} {which}, all passed" if passed else ""
     return tabulate(
         _CHECK, rows, "Proof that the switches are in effect", note, note or "nothing was checked"
     )

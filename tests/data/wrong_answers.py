@@ -73,6 +73,36 @@ def endless(length, generator):
         yield int(torch.randint(length, (), generator=generator))
 
 
+# %% tags=["pinned", "wrong"]
+# says: in ordinary memory
+def make_loader(dataset, batch_size):
+    return DataLoader(dataset, batch_size=batch_size, shuffle=True, drop_last=True, num_workers=1)
+
+
+def to_device(images, labels, device):
+    return images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
+# %% tags=["pinned", "wrong"]
+# says: waits for 8 of 16 copies
+def make_loader(dataset, batch_size):
+    return DataLoader(dataset, batch_size=batch_size, num_workers=1, pin_memory=True)
+
+
+def to_device(images, labels, device):
+    return images.to(device, non_blocking=True), labels.to(device)
+
+
+# %% tags=["pinned", "wrong"]
+# says: pins each batch itself
+def make_loader(dataset, batch_size):
+    return DataLoader(dataset, batch_size=batch_size, pin_memory=True)
+
+
+def to_device(images, labels, device):
+    return images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
 # %% tags=["prefetcher", "wrong"]
 # says: use a second stream
 def prefetch(batches, device):

@@ -53,7 +53,7 @@ def test_one_rank_and_two_are_compared_and_more_are_predicted(write, tmp_path):
     assert one["gradient_bytes"] == 0 < two["gradient_bytes"]
     assert two["parts"]["unlike"] > 0.005 > one["parts"]["unlike"] == 0
     assert [each["ranks"] for each in found["predicted"]] == [4, 8, 16]
-    assert "to waits for unlike ranks" in " ".join(done.output.split())
+    assert "to waiting for slower ranks" in " ".join(done.output.split())
     assert "to measure that, divide the batch size by WORLD_SIZE" in " ".join(done.output.split())
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
 

@@ -80,6 +80,28 @@ def endless(length, generator):
 
 
 # %% [markdown]
+# ## `pinned`: pinned, and the host goes on
+#
+# From pinned memory the copy needs no detour through a page-locked buffer, and with `non_blocking` the host queues it and goes on. One without the other gains little: a copy from ordinary memory stops the host in any case.
+
+
+# %% tags=["pinned", "right"]
+def make_loader(dataset, batch_size):
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=1,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+def to_device(images, labels, device):
+    return images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
+# %% [markdown]
 # ## `prefetcher`: a prefetcher that overlaps
 #
 # Copy and kernels overlap only on different streams. `wait_stream` keeps the model from reading a batch too early, without stopping the host. `record_stream` keeps the allocator from reusing its memory too early. `iter(batches)` is called once: a `for` loop inside `copy` would start a new epoch, with new workers, for every batch.
@@ -275,6 +297,15 @@ def train(model, optimizer, batches):
 # ## `mask`: a mask without a wait
 #
 # The size of `logits[mask]` depends on values, so the host must wait for them. Compute all losses and weight them: sizes stay fixed.
+
+
+# %% tags=["mask", "right"]
+def masked_loss(logits, targets, mask):
+    return F.cross_entropy(logits, targets.masked_fill(~mask, -100))
+
+
+# %% [markdown]
+# By hand, as for any other loss (a batch of nothing but padding is 0 / 0 in both):
 
 
 # %% tags=["mask", "right"]

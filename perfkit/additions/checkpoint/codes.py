@@ -20,11 +20,7 @@ _CODE = re.compile(r"\b(\d\d)-(\d+\.\d\d|sim\d+\.\d\d|done|na)-([0-9a-f]{4})-([0
 
 
 def checkpoint(chapter: str) -> str:
-    """The code of a chapter such as "02", from your newest run of it, for a teacher's list.
-
-    Raises:
-        InvalidValue: the chapter has no code, or nothing was measured in it.
-    """
+    """The code of a chapter such as "02", from your newest run of it; an `InvalidValue` if it has none."""
     if chapter not in STAGES:
         raise one_of(chapter, [*STAGES], "chapter with a code")
     for run in RunStore().history():

@@ -11,8 +11,8 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results.stats import Ratio
 
-LIMITS = {"data": "the data", "host": "the host", "device": "the device"}
-"""The three bottlenecks of chapter 01, with the words of a button."""
+LIMITS = {"data": "the data", "transfer": "the copy", "host": "the host", "device": "the device"}
+"""The bottlenecks of chapter 01, with the words of a button."""
 FULL = 0.85  # a row of kernels that is busy for at least this share of a step is full
 
 
@@ -65,13 +65,15 @@ def limit(side: DrawnSide) -> str:
     """What limits steps: kernels that fill their row; else what happens in the gaps between them."""
     if side.computing_ms >= FULL * side.step_ms:
         return "device"
-    bars = [bar for bar in side.rows.get("host", []) if bar.kind in ("load", "wait")]
-    bars += side.rows.get("copy", [])
-    waiting = 0.0
+    loads = [bar for bar in side.rows.get("host", []) if bar.kind in ("load", "wait") and bar.words != "copy"]
+    bars = {"data": loads, "transfer": side.rows.get("copy", [])}
+    lost_ms = dict.fromkeys(bars, 0.0)
     for start, end in side.idle:
-        shared = [min(end, bar.end_ms) - max(start, bar.start_ms) for bar in bars]
-        waiting += max([0.0, *shared])
-    return "data" if waiting >= (side.step_ms - side.computing_ms) * side.steps / 2 else "host"
+        for limit, some in bars.items():
+            shared = [min(end, bar.end_ms) - max(start, bar.start_ms) for bar in some]
+            lost_ms[limit] += max([0.0, *shared])
+    is_launching = sum(lost_ms.values()) < (side.step_ms - side.computing_ms) * side.steps / 2
+    return "host" if is_launching else max(lost_ms, key=lost_ms.__getitem__)
 
 
 class Card(NamedTuple):

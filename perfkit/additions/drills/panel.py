@@ -21,7 +21,7 @@ from perfkit.show.document import Bullets, Content, Section
 from perfkit.show.style import Figure
 
 LIMIT, FIRST = "1. What limits this step?", "2. What would you try first?"
-BOUND = "3. If the gaps between kernels closed, at most how many times as fast?"
+BOUND = "3. How many times as fast could the step be if all gaps between kernels closed?"
 _OWN = resources.files("perfkit.additions.drills").joinpath("drills.css").read_text("utf-8")
 _SLIDER = resources.files("perfkit.additions.drills").joinpath("slider.html").read_text("utf-8")
 

@@ -16,6 +16,7 @@ from perfkit.show.style import BLUE, Figure, Look, Row
 
 _CLOSE = 1.2  # a bound is right if it is off by at most this factor
 _FILE = "drills.json"
+_BEYOND = "It holds for this step. Shorter kernels gain more, and larger batches may: gains count samples."
 _BOUND = Look("the picture's bound; the line leads to yours", BLUE)
 
 
@@ -53,7 +54,7 @@ def told(card: Card, given: Given | None) -> list[Content]:
     lines = [
         f"The limit is {LIMITS[recorded.limit]}.",
         f"The best of the three is {recorded.best}.",
-        f"The bound is {units.times(recorded.bound)}, because {share}. Only shorter kernels gain more.",
+        f"The bound is {units.times(recorded.bound)}, because {share}. {_BEYOND}",
     ]
     notices = list[Notice]()
     if given:
@@ -64,7 +65,7 @@ def told(card: Card, given: Given | None) -> list[Content]:
         notices = [Notice(f"{sum(right)} of 3 points")]
     mark = "~" if card.asked.device.startswith("sim:") else ""
     rows = [[name, mark + units.ratio(gain)] for name, gain in recorded.gains.items()]
-    return [*notices, Bullets(lines), Table(("change", "times as fast"), rows), card.asked.why]
+    return [*notices, Bullets(lines), Table(("change", "times as many samples/s"), rows), card.asked.why]
 
 
 def contents(answers: Mapping[int, Given]) -> list[Content]:

@@ -107,7 +107,7 @@ def _compared(
         rule = replace(rule, budget=Budget(how.budget_s))
     took_s = rule.budget.stage_s if rule.budget else 0.0
     result = compare(match.a, match.b, replace(match.plan, rule=rule), progress=progress)
-    longer = f"give it more time: pk.my_train(budget_s={2 * max(60, took_s):.0f})"
+    longer = f"measure longer, with pk.my_train(budget_s={2 * max(60, took_s):.0f})"
     verdict = match._replace(longer=longer).verdict(result, rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
     what = steps.named(before.text, now.text, added)
@@ -128,5 +128,6 @@ def _compared(
         contents.append("It is not kept: what is set outside the file stays as it was.")
     elif not how.whole:
         contents.append("It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`.")
-    contents += steps.chart(versions), Section("Details", verdict.sections(result)[:-1], folded=True)
+    chart = steps.chart(versions, result.ratio if how.whole else None)
+    contents += chart, Section("Details", verdict.sections(result)[:-1], folded=True)
     return versions, contents

@@ -108,8 +108,8 @@ def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
     return ", ".join(words)
 
 
-def chart(versions: Sequence[Version]) -> Figure:
-    """The climb: the rate of each version, from that of the first and the ratios since."""
+def chart(versions: Sequence[Version], whole: Ratio | None = None) -> Figure:
+    """The climb: the rate of each version, by the ratios since the first; `whole` was measured at once."""
     rows, rate, total = list[Row](), versions[0].rate, 1.0
     for version in versions:
         if gain := version.gain:
@@ -118,6 +118,10 @@ def chart(versions: Sequence[Version]) -> Figure:
         text += f"\n{units.ratio(version.gain)}" if version.gain else ""
         bar = [(rate * total, _RATE)] if rate else []
         rows.append(Row(version.what, bar, text, climbs=bool(bar)))
+    if whole and rate:
+        text = f"{units.number(rate * whole.ratio)} samples/s\n{units.ratio(whole)}"
+        rows.append(Row("all of it, measured at once", [(rate * whole.ratio, _RATE)], text))
+        total = whole.ratio
     title = f"{NAME}: {units.times(total)} as fast as the plain loop" if len(versions) > 1 else NAME
     unit = "samples/s: the first rate × the ratios since"
     return Figure("climb", title, rows, unit, "Nothing is kept yet.")

@@ -121,12 +121,9 @@ def score(
 ) -> list[Content]:
     """The score of a script (b): speed / speed of light, times the share of levers that are decided.
 
-    Args:
-        gain: compared with the slow script that it was made from (a).
-        light: compared with the speed of light (a), that of its model on a batch that is already there.
-        same: whether its first steps have the losses of the slow script; if not, there is no score.
-        levers: whether workers, uint8, 16 bits and compile are in effect.
-        left_out: the levers that do not help here, each with what was measured.
+    `gain` compares it with the slow script that it was made from, `light` with its model on a batch that is
+    already there. `same`: whether its first losses are those of the slow script; if not, there is no score.
+    `levers`: which of four are in effect; `left_out`: those that do not help here, with what was measured.
     """
     ratio, words = light.ratio, "No score"
     says = {name: "✓ in effect" if is_seen else "–" for name, is_seen in levers.items()}

@@ -24,7 +24,7 @@ Regime = Literal["strong", "weak", "neither"]
 """Strong: the global batch is kept, so a rank's becomes smaller; weak: a rank's batch is kept."""
 BUDGET_S = 30.0  # seconds for which each number of ranks is watched
 LAUNCHES = 3  # in so many launches, which take turns
-LOSSES = ("exposed communication", "waits for unlike ranks", "loading", "slower computing")
+LOSSES = ("exposed communication", "waiting for slower ranks", "loading", "slower computing")
 _ALIKE = 0.05  # how far batches of one size may differ
 _FURTHER = (2, 4, 8)  # how many times as many ranks as were measured are predicted
 

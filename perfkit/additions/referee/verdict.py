@@ -256,7 +256,7 @@ def _of_speed(speed: _Speed, gate: Outcome | None) -> tuple[Outcome, str]:
         return Outcome.FASTER, speed.in_words
     if speed.is_slower or not speed.is_open:
         return Outcome.SLOWER if speed.is_slower else Outcome.NOT_FASTER, speed.in_words
-    return Outcome.UNDECIDED, f"{speed.in_words}, which is inconclusive: {speed.remedy}"
+    return Outcome.UNDECIDED, f"{speed.in_words}. That interval is too wide to decide: {speed.remedy}"
 
 
 def _run_ratio(seen: Mapping[str, Behaviour], result: Comparison) -> float | None:

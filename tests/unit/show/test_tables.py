@@ -8,7 +8,7 @@ import pytest
 
 from perfkit.results import recordings
 from perfkit.results.parity import Check, Parity
-from perfkit.show import sentences, tables, terminal
+from perfkit.show import sentences, tables, terminal, units
 from perfkit.show.document import Cell, Col, tabulate
 from tests.unit.show.fake_runs import again, disturbed, session
 
@@ -82,6 +82,22 @@ def test_a_measured_ladder_says_why_its_rates_do_not_divide_to_its_ratios():
     """A stage and what was kept before it were measured together, and their rates hold for all of their rounds."""
     assert "ratios come from common rounds" in tables.ladder(recordings.find("cpu-quick")).note
     assert "common rounds" not in tables.ladder(SIM).note
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.4])
+def test_the_plain_loop_once_more_has_an_interval_and_no_verdict(factor):
+    """It shows the noise: equal runs whose interval misses 1 are neither faster nor slower."""
+    *_, row = again()
+    pairings = [
+        msgspec.structs.replace(one, own_samples_per_s=[factor * rate for rate in one.own_samples_per_s])
+        for one in row.pairings
+    ]
+    noisy = msgspec.structs.replace(row, pairings=pairings)
+    ratio = noisy.speedup("baseline")
+    assert ratio.is_faster or ratio.is_slower
+    table = tables.ladder([RUNS[0], noisy])
+    (shown,) = [str(cell) for cell in table.rows[-1] if "×" in str(cell)]
+    assert shown == units.ratio(ratio) and table.note == ""
 
 
 def test_what_makes_a_run_doubtful_is_noted_with_the_switches_that_were_not_applied():

@@ -53,7 +53,7 @@ def test_what_leaves_the_kernels_as_they_are_gains_no_more_than_the_bound(card):
 
 
 def test_the_cards_have_more_than_one_limit():
-    assert {card.recorded.limit for card in CARDS} >= {"data", "device"}
+    assert {card.recorded.limit for card in CARDS} >= {"data", "transfer", "device"}
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,14 @@ def test_what_limits_a_step_is_read_from_its_rows(kernels, host, limit):
     assert cards.limit(DrawnSide(title="", step_ms=10.0, rows=rows)) == limit
 
 
-def test_a_copy_in_the_gap_counts_as_data():
+@pytest.mark.parametrize(("waits_for", "limit"), [("copy", "transfer"), ("data", "data")])
+def test_a_copy_in_the_gap_is_a_transfer_unless_the_host_waits_for_data_for_longer(waits_for, limit):
     rows = {
         "kernels": [Bar(6, 10, "compute"), Bar(16, 20, "compute")],
-        "copy": [Bar(0, 6, "copy"), Bar(10, 16, "copy")],
+        "host": [Bar(0, 6, "wait", words=waits_for), Bar(10, 16, "wait", words=waits_for)],
+        "copy": [Bar(2, 6, "copy"), Bar(12, 16, "copy")],
     }
-    assert cards.limit(DrawnSide(title="", step_ms=10.0, rows=rows)) == "data"
+    assert cards.limit(DrawnSide(title="", step_ms=10.0, rows=rows)) == limit
 
 
 def buttons(drill):
