@@ -38,6 +38,8 @@ RECIPES = {"03": "device='sim:v100'"}
 """Where panels of recipes, which no recording has, get their runs; on the CPU, if a chapter is not named."""
 PUZZLES = ("index", "mysteries")
 """Pages of puzzles that can be read without a kernel, too; the capstone's result is the learner's."""
+CLIMB = ("02", "03", "04", "05", "06", "07", "08")
+"""Chapters in which `my_train.py` grows: each goes on from the file of the one before."""
 CONTROLS = ("10",)
 """Chapters whose panel is there for its controls: it plays no recording."""
 
@@ -50,6 +52,13 @@ def sources() -> list[Path]:
 def notebook_of(source: Path) -> Path:
     """The notebook that is made of a source."""
     return (NOTEBOOKS / source.relative_to(NOTEBOOKS / "src")).with_suffix(".ipynb")
+
+
+def with_those_between(chosen: list[Path]) -> list[Path]:
+    """The sources that were chosen, and the chapters of the climb that are between two of them."""
+    climb = [source.stem[:2] for source in sources() if source in chosen and source.stem[:2] in CLIMB]
+    needed = [name for name in CLIMB if climb and climb[0] <= name <= climb[-1]]
+    return [source for source in sources() if source in chosen or source.stem[:2] in needed]
 
 
 def state(source: Path) -> dict[str, str]:
@@ -153,21 +162,26 @@ def without_places(text: str, data: str) -> str:
     return text.replace(f"{data}/{NAME}", NAME).replace(data, "data").replace(str(ROOT), "perfkit")
 
 
+def chosen(names: list[str]) -> list[Path]:
+    """The sources that were named, chapters by their first digits; without names, those out of date."""
+    if names:
+        return [source for source in sources() if {source.stem, source.stem[:2]} & set(names)]
+    stored = {source: nbformat.read(notebook_of(source), as_version=4) for source in sources()}
+    return [source for source, page in stored.items() if page.metadata.get("perfkit") != state(source)]
+
+
 def main() -> None:
-    """Executes those that were named, chapters by their first digits, or all that are out of date."""
+    """Executes the pages that were named, or that are out of date, and those of the climb between them."""
     os.environ.pop("PERFKIT_PRESET", None)
     with tempfile.TemporaryDirectory(prefix="perfkit-outputs-") as data, sync_playwright() as playwright:
         os.environ["PERFKIT_DATA"] = data
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 860, "height": 800}, device_scale_factor=1.5)
-        for source in sources():
+        for source in with_those_between(chosen(sys.argv[1:])):
             path = notebook_of(source)
-            is_old = nbformat.read(path, as_version=4).metadata.get("perfkit") != state(source)
-            is_named = bool({source.stem, source.stem[:2]} & set(sys.argv[1:]))
-            if is_named or (is_old and not sys.argv[1:]):
-                text = nbformat.writes(execute(source, page)) + "\n"
-                path.write_text(without_places(text, data), encoding="utf-8")
-                sys.stdout.write(f"wrote {path.name}\n")
+            text = nbformat.writes(execute(source, page)) + "\n"
+            path.write_text(without_places(text, data), encoding="utf-8")
+            sys.stdout.write(f"wrote {path.name}\n")
 
 
 if __name__ == "__main__":

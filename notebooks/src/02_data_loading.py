@@ -57,7 +57,7 @@ plt.show()
 # %% [markdown]
 # **Does the host still wait?** If not, computing is the bottleneck: 06 and 07. (On a CPU the loop stays well below *compute only*, which is measured without a worker on the cores.)
 #
-# ## On a CPU: threads that sleep
+# ## On a CPU: sleeping threads
 #
 # While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither change helps without the other, so the panel makes both.
 #

@@ -42,7 +42,7 @@ panel.watch(budget_s=15)
 #
 # ## Set a switch from outside
 #
-# The step waits for data, so try what the report suggests: a worker, on a CPU with threads that sleep ([02](02_data_loading.ipynb)). (Grey switches cannot be set here; they say why.)
+# The step waits for data, so try what the report suggests: a worker, on a CPU with sleeping threads ([02](02_data_loading.ipynb)). (Grey switches cannot be set here; they say why.)
 
 # %%
 sleeping = {} if torch.cuda.is_available() else {"wait_policy": "passive"}

@@ -96,8 +96,8 @@ if used < 1:
     print(f"Your turn: {1 - used:.0%} of these samples is padding. Edit the line above, and run both cells.")
 else:
     assert samples.shape[1] == context + 1, f"A sample has {samples.shape[1]} characters, not {context + 1}"
-    is_all = len(text) - samples.numel() <= context
-    assert is_all and torch.equal(samples.flatten(), text[: samples.numel()]), "Each character, once, in order"
+    assert len(text) - samples.numel() <= context, "Too few characters, or some of them twice"
+    assert torch.equal(samples.flatten(), text[: samples.numel()]), "Each character once, in its order"
     print(f"Right: a step trains on {1 / real:.2f} times as many real tokens")
 
 # %% [markdown]

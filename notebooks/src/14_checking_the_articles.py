@@ -106,7 +106,7 @@ print(f"slice and crop_tensor: {touched[0]:.2f} -> {touched[1]:.2f} ms, alone wo
 #
 # In the distributed guide:
 #
-# - *Fetch every 30 steps*: nothing increases `batch_id`, so it fetches in every step.
+# - *Fetch every 30 steps*: nothing increases `batch_id`, so it fetches in every step. (The advice is good: [11](11_hidden_transfers.ipynb).)
 # - *Normalise on the GPU*: the standard deviation is created with the value 0.0, and divides.
 # - *Scope options*: the object is called `exe_st`, the option is set on `strategy`, which does not exist.
 # - *`batch_feeder`*: the loop over samples overwrites `label`, which is then used as the tensor.

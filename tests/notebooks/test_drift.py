@@ -85,6 +85,20 @@ def test_an_output_is_a_result_and_not_how_far_its_cell_had_come(source):
     assert [text for text in texts if re.fullmatch(r".*, \d+%", text)] == [], "run `make outputs`"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "made"),
+    [
+        ("00 02 05 14", "00 02 03 04 05 14"),  # else the file of 05 would lack the lines of 03 and 04
+        ("08 02", "02 03 04 05 06 07 08"),
+        ("06", "06"),  # alone it starts from the file of those before it
+        ("01 09", "01 09"),
+    ],
+)
+def test_chapters_between_two_that_are_made_are_made_too_because_the_file_grows_in_all_of_them(wanted, made):
+    chosen = [source for source in SOURCES if source.stem[:2] in wanted.split()]
+    assert [source.stem[:2] for source in outputs.with_those_between(chosen)] == made.split()
+
+
 def test_pages_name_the_learners_file_as_the_text_does():
     text = f"Wrote /tmp/x/{steps.NAME}. See /tmp/x/runs and {outputs.ROOT}/train.py"
     plain = outputs.without_places(text, "/tmp/x")
@@ -109,13 +123,22 @@ def test_a_chapter_says_at_its_top_how_long_it_takes_and_what_it_needs(source):
         assert f"| {source.stem[:2]} " in (ROOT / "docs/teaching/answers.md").read_text(encoding="utf-8")
 
 
+def test_the_climb_takes_a_learner_seventy_five_minutes_at_most():
+    text = (ROOT / "docs/teaching/README.md").read_text(encoding="utf-8")
+    minutes = [int(number) for number in re.search(r"^\| minutes \|(.+)\|$", text, re.M)[1].split("|")]
+    tops = [re.search(r"\*(\d+) minutes", jupytext.read(source).cells[0].source) for source in SOURCES]
+    assert [int(top[1]) for top in tops[1:]] == minutes[1:], "00 says how long its first speed-up takes"
+    assert sum(minutes[:9]) <= 75
+
+
 @pytest.mark.parametrize("source", SOURCES[2:8], ids=lambda path: path.stem)
 def test_the_answer_of_a_stage_is_its_line_of_my_train(source):
     """What a chapter says, what `restore` writes and what the starter has are one text."""
     chapter = source.stem[:2]
     prose = "\n".join(cell.source for cell in jupytext.read(source).cells if cell.cell_type == "markdown")
-    (answer,) = re.findall(r"<summary>Answer</summary>\n\n```python\n(.*?)\n```", prose, re.DOTALL)
-    stripped = [line.strip() for line in answer.splitlines() if line]
+    answers = re.findall(r"<summary>Answer</summary>\n\n```python\n(.*?)\n```", prose, re.DOTALL)
+    stripped = [line.strip() for answer in answers for line in answer.splitlines() if line]
+    assert stripped
     after = [line.strip() for line in steps.after(chapter).splitlines()]
     assert all(any(line in one for one in after) for line in stripped)
     for edit in steps.edits():

@@ -13,7 +13,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.data import dataloader as loaders
 
+import perfkit
 from perfkit.additions.lanes import panel
+from perfkit.results import recordings
 from perfkit.results.stats import Ratio
 
 ROOT = Path(__file__).parents[2]
@@ -216,8 +218,53 @@ def test_in_the_simulation_the_host_waits_for_a_pageable_copy_and_is_ahead_of_a_
 def test_the_limit_of_pinning_follows_from_bytes_and_bandwidth():
     size = 32 * 3 * 224 * 224 * 4
     assert round(size / 1e6, 1) == 19.3 and round(size / 1.9e9 * 1e3) == 10
-    assert round(37 / (37 - 10), 1) == 1.4 and round(1200 / 865, 2) == 1.39
+    left_ms = size / 12e9 * 1e3
+    assert round(left_ms, 1) == 1.6 and round(37 - 10 + left_ms, 1) == 28.6 and round(37 / 28.6, 1) == 1.3
+    assert round(37 / 27, 2) == 1.37 < round(1200 / 865, 2) == 1.39
+    assert "37 ÷ 28.6, about 1.3 times" in prose("03_pinning")
     assert round(size / 2e-3 / 1e9, 1) == 9.6, "14: what pinning left"
+
+
+@pytest.mark.usefixtures("data_dir")
+def test_the_plot_of_workers_has_the_rates_of_the_recorded_ladder():
+    """02: one machine and recipe have one rate, in the plot, the table and the picture above it."""
+    v100 = perfkit.plan(device="sim:v100", host="article")
+    pair = perfkit.compare("baseline", "workers=8", v100)
+    recorded = {run.stage: run.samples_per_s.value for run in recordings.find("sim-v100")}
+    assert pair.a.samples_per_s.value == pytest.approx(recorded["baseline"], rel=1e-3)
+    assert pair.b.samples_per_s.value == pytest.approx(recorded["data_loading"], rel=1e-3)
+    source = (SOURCES / "02_data_loading.py").read_text(encoding="utf-8")
+    assert 'perfkit.plan(device="sim:v100", host="article")' in source
+
+
+def test_the_exposed_part_of_the_buckets_is_that_of_the_picture():
+    """13: the cell computes what the picture at the top shows."""
+    (code,) = [
+        cell.source
+        for cell in jupytext.read(SOURCES / "13_several_gpus.py").cells
+        if "def exposed_ms" in cell.source
+    ]
+    names = {}
+    exec(code, names)
+    for side, bucket_mb in zip(panel.recorded("buckets").sides, (100, 25), strict=True):
+        drawn = max(bar.end_ms for bar in side.rows["exchange"]) - names["BACKWARD_MS"]
+        assert names["exposed_ms"](bucket_mb) == pytest.approx(drawn)
+
+
+def test_ignore_index_is_the_mean_over_real_tokens_and_a_batch_of_padding_is_nan():
+    """11 and its puzzle: the idiom and the version by hand give the same, without a wait."""
+    logits, targets = torch.randn(12, 5), torch.tensor([1, 2, 0, 0, 3, 4] * 2)
+    mask = targets > 0
+
+    def by_hand(mask):
+        losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+        return (losses * mask).sum() / mask.sum()
+
+    loss = torch.nn.functional.cross_entropy
+    with perfkit.detect_syncs() as places:
+        idioms = loss(logits, targets, ignore_index=0), loss(logits, targets.masked_fill(~mask, -100))
+    assert not places and all(torch.allclose(one, by_hand(mask)) for one in idioms)
+    assert loss(logits, targets * 0, ignore_index=0).isnan() and by_hand(mask & ~mask).isnan()
 
 
 def test_a_worker_is_two_batches_ahead_by_default():

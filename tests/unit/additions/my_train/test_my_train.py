@@ -88,8 +88,12 @@ def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
     assert old == new == second and (before.changes, now.changes) == ({}, {"wait_policy": "passive"})
     assert my_train().found[-1].switches == {"wait_policy": "passive"}, "it stays set"
     chart = find(my_train(whole=True).sections(), Figure, "climb")
-    assert chart.rows[-1].pieces[0][0] == pytest.approx(rates[0] * ratio) and "at once" in chart.rows[-1].label
-    assert chart.title == f"my_train.py: {ratio:.2f}× as fast as the plain loop", "not the product of the gains"
+    assert (
+        chart.rows[-1].pieces[0][0] == pytest.approx(rates[0] * ratio) and "at once" in chart.rows[-1].label
+    )
+    assert chart.title == f"my_train.py: {ratio:.2f}× as fast as the plain loop", (
+        "not the product of the gains"
+    )
     assert compared.sides[-1][0] == (before._replace(changes={}), start)
     assert len(steps.load()) == 3, "the whole is no step"
 
