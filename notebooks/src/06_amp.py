@@ -57,7 +57,7 @@ for stage in ("kept_so_far", "amp", "cpu_threads", "amp_fewer_threads"):
     print(f"{run.title:26} compute only {alone:4.0f} samples/s, with the worker {loop:4.0f}")
 
 # %% [markdown]
-# Compare the columns. PyTorch splits each kernel among threads, and it ends with the last of them. The worker keeps taking one thread's core, and the others wait. (Lanes can't show that: *kernels* is blue while *any* thread computes.) The shorter the kernels, the larger that part. One fewer thread (`cpu_threads`) computes more slowly, but leaves the worker a core, and loses little to it. So on a CPU press *Drop* above, and try both at once:
+# Compare the columns. PyTorch splits each kernel among threads, and the kernel ends with the last of them. The worker keeps taking one thread's core, and the others wait. (Lanes can't show that: *kernels* is blue while *any* thread computes.) The shorter the kernels, the larger that part. One fewer thread (`cpu_threads`) computes more slowly, but leaves the worker a core, and loses little to it. So on a CPU press *Drop* above, and try both at once:
 
 # %%
 both = pk.StagePanel("amp_fewer_threads")

@@ -13,7 +13,7 @@
 #
 # *After this you can say what `torch.compile` changed in a step, and after how many steps it has paid for itself.*
 #
-# The walk-through's V100, simulated. Only the kernels change. Which, do you guess: convolutions, or the small ones between them?
+# The walk-through's V100, simulated. Only the kernels change. Guess which: convolutions, or the small ones between them?
 
 # %%
 import torch
