@@ -77,7 +77,7 @@ pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for nam
 #
 # ## Your line: equal work
 #
-# Often it is the split. These texts are sorted by length, and each rank gets a half. Replace the marked line, so that every rank gets as many texts and about as many tokens:
+# Often the split is to blame. These texts are sorted by length, and each rank gets a half. Replace the marked line, so that every rank gets as many texts and about as many tokens:
 
 # %% tags=["exercise"]
 lengths = [10 + number // 4 for number in range(2_000)]  # tokens of each text
@@ -93,9 +93,9 @@ def part(rank, ranks):
 for ranks in (2, 4):
     parts = [part(rank, ranks) for rank in range(ranks)]
     tokens = [sum(lengths[number] for number in texts) for texts in parts]
-    late = ranks * max(tokens) / sum(tokens)  # a step takes as long as the slowest rank's
-    print(f"{ranks} ranks: tokens {tokens}, so a step takes {late:.2f} times as long as with equal work")
-if late > 1.05:
+    longer = ranks * max(tokens) / sum(tokens)  # a step takes as long as the slowest rank's
+    print(f"{ranks} ranks: tokens {tokens}, so a step takes {longer:.2f} times as long as with equal work")
+if longer > 1.05:
     print("Your turn: edit the marked line above, and run both cells again.")
 else:
     assert sorted(number for texts in parts for number in texts) == [*range(2_000)], "Each text, once"
