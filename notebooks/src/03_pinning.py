@@ -16,6 +16,8 @@
 # The walk-through's V100, simulated. Before, the host waits (orange) for each copy. After, the copy is short, and the host is ahead (grey): its launch queue is full.
 
 # %%
+from torch.utils.data import DataLoader
+
 from perfkit import notebook as pk
 
 pk.lanes("sim-v100-pinning")
@@ -84,8 +86,6 @@ pk.my_train()
 # *About 5 minutes.* The same two lines, as functions. A simulated GPU with a clock shows whether the host goes on.
 
 # %%
-from torch.utils.data import DataLoader
-
 pk.puzzle("pinned")
 
 

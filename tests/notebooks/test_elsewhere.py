@@ -38,7 +38,7 @@ def _on_a_simulated_gpu(data_dir, monkeypatch):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_the_cells_of_a_stage_run_on_a_simulated_gpu(path):
     """But for the reader's own file, up to the puzzles; no panel needs losses. Other cells: `test_run.py`."""
-    scope = {}
+    scope = {"pk": pk}
     for cell in jupytext.read(path).cells:
         if cell.cell_type == "code" and "pk.puzzle" in cell.source:
             break

@@ -13,7 +13,7 @@ PLAIN = [2.0, 1.5, 1.0]
     ("ours", "exactness", "sixteen_bits", "ok", "evidence"),
     [
         (PLAIN, "bitwise", False, True, "equal bit for bit for the first 3"),
-        ([2.0, 1.5, 1.1], "bitwise", False, False, "from number 3 of 3 on, by at most 5%, though"),
+        ([2.0, 1.5, 1.1], "bitwise", False, False, "from number 3 of 3 on, by at most 5%, which"),
         ([2.0, 1.5002, 1.0], "tolerance", False, True, "within the 0.1%"),
         ([2.0, 1.52, 1.0], "tolerance", False, False, "more than the 0.1%"),
         ([2.0, 1.52, 1.0], "tolerance", True, True, "within the 2.0%"),
