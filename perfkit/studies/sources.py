@@ -275,7 +275,7 @@ class Source:
         workers = any(recipe.workers for recipe in recipes)
         if self.store is None:
             return stats.usual_spread(self.plan.subject.device, workers)
-        keeps = any(recipe.allocator == "keep" for recipe in recipes)
+        keeps = all(recipe.allocator == "keep" for recipe in recipes)
         return self.store.spread(self.plan.subject.device, "keep" if keeps else "default", workers)
 
     def baseline(self) -> Recipe:

@@ -36,14 +36,14 @@ GB = "peak_memory_bytes"
     ("after", "before", "text"),
     [
         ({"factor": 2, "wait": 0.05, "ceiling": 250}, {"wait": 0.5, "ceiling": 250},
-         "2.00× (1.89–2.11) as fast; waiting for data fell from 50% to 5% of the step."),
+         "2.00× (1.87–2.14) as fast; waiting for data fell from 50% to 5% of the step."),
         ({"factor": 0.8, "ceiling": 80}, {"ceiling": 100},
-         "0.80× (0.76–0.85) as fast; waiting for data stays at 0% of the step; compute only: 100 → 80.0 samples/s."),
+         "0.80× (0.75–0.86) as fast; waiting for data stays at 0% of the step; compute only: 100 → 80.0 samples/s."),
         ({GB: 11_300_000_000}, {GB: 1_050_000_000},
-         "undecided, 1.00× (0.95–1.06); more rounds would decide; waiting for data stays at 0% of the step; "
+         "undecided, 1.00× (0.93–1.07); more rounds would decide; waiting for data stays at 0% of the step; "
          "peak memory rose from 1.05 GB to 11.3 GB."),
         ({"rates": [200.0, 210.0]}, {"rates": [100.0, 100.0]},
-         "undecided, 2.05× (1.88–2.24); more rounds would decide; "),
+         "undecided, 2.05× (1.86–2.26); more rounds would decide; "),
         ({"status": "not_applicable", "reason": "needs CUDA"}, {}, "n/a: needs CUDA."),
         ({"status": "cancelled"}, {}, "cancelled: no reason was given."),
         ({"factor": 2, "mechanism": [Mechanism("amp", False, "logits are float32")]}, {},
@@ -70,8 +70,8 @@ def test_the_headline_has_one_form_for_names_of_every_number():
     said = [
         sentences.headline([before, make(factor, before=before, title="two workers")]) for factor in (2, 1)
     ]
-    assert said[0] == "two workers: 2.00× (1.89–2.11) as fast as the plain loop"
-    assert said[1].startswith("two workers: undecided, 1.00× (0.95–1.06) as fast as the plain loop; more")
+    assert said[0] == "two workers: 2.00× (1.87–2.14) as fast as the plain loop"
+    assert said[1].startswith("two workers: undecided, 1.00× (0.93–1.07) as fast as the plain loop; more")
     assert "predicted 2.07×" in sentences.headline(recordings.find("sim-v100")[:2])
 
 

@@ -177,6 +177,15 @@ def test_the_baseline_in_another_process_is_this_machine_s_noise(machine, where)
     assert known.sd == pytest.approx(stats.spread_of([pair]).sd)
 
 
+def test_two_sides_differ_as_far_as_equal_processes_of_the_more_variable_one(machine, where):
+    pair = stats.AAPair(0.2, 0.0)
+    RunStore().add_noise("cpu", "default", False, [pair])
+    keeps = Recipe(allocator="keep")
+    with where.open(store=RunStore()) as source:
+        assert source.spread([keeps, keeps]) == stats.UNKNOWN
+        assert source.spread([keeps, Recipe()]) == stats.spread_of([pair])
+
+
 def test_either_of_two_equal_processes_is_the_baseline(machine, where):
     machine.rate_of = lambda child: 0.9 if child.number == 0 else 1.0
     ratios = set()

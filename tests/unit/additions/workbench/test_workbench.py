@@ -161,7 +161,7 @@ def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
     (row,) = pk.Workbench(workload=WORKLOAD).history.rows
     run = session()[3]
     assert run.samples_per_s and row["rate_value"] == run.samples_per_s.value
-    assert (row["rate"], row["ratio"]) == ("25.0 (23.5–26.5)", "1.54× (1.45–1.63) ▲")
+    assert (row["rate"], row["ratio"]) == ("25.0 (23.2–26.8)", "1.54× (1.43–1.65) ▲")
     assert (row["changes"], row["date"]) == ("Batch size 128, Loader workers 2", "2026-11-20 12:00")
 
 
