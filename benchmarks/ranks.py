@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from perfkit.additions.ranks.asked import launch_of
-from perfkit.additions.ranks.launched import LaunchedRanks
+from perfkit.additions.ranks.launch import launch_of
+from perfkit.additions.ranks.started import WatchedRanks
 from perfkit.results import stats
 
 ROOT = Path(__file__).parents[1]
@@ -67,11 +67,10 @@ dist.destroy_process_group()
 """
 
 
-class SwitchedRanks(LaunchedRanks):
+class SwitchedRanks(WatchedRanks):
     """Ranks that switch their watching."""
 
-    def _open(self, settings: dict[str, object], watcher: str) -> subprocess.Popen[bytes]:
-        return super()._open(settings, "benchmarks.switched:Switched")
+    watcher = "benchmarks.switched:watch"
 
 
 def watch(port: str) -> None:

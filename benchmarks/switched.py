@@ -6,34 +6,36 @@ from typing import Any
 
 from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.lines import Sampler
-from perfkit.additions.ranks import messages
-from perfkit.additions.ranks.rank import NEVER, LineToWatcher, Rank
+from perfkit.additions.ranks import messages, rank
+from perfkit.additions.ranks.ddp import NEVER
+from perfkit.additions.ranks.rank import RankRecorder, RankReporter
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.training import Models
 
-_called, _look, _send = Models._called, Sampler.look, LineToWatcher.send
+_called, _look, _send = Models._called, Sampler.look, RankReporter.send
 
 
-class Switched(Rank):
+class Switched:
     """Notes nothing, looks at no stack and says nothing while it is off."""
 
     is_on = True
-    this: "Switched"  # the rank of this process
+    recorder: RankRecorder  # of this process
 
-    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
-        hooks.wrapped = _wrapped
-        Models._called = _called_if_on
-        Sampler.look = _look_if_on
-        LineToWatcher.send = _send_if_on
-        super().__init__(settings, files)
-        Switched.this = self
+
+def watch(settings: dict[str, Any], files: Outputs) -> None:
+    """Watches this process, as a launch has it watched, while it is switched on."""
+    hooks.wrapped = _wrapped
+    Models._called = _called_if_on
+    Sampler.look = _look_if_on
+    RankReporter.send = _send_if_on
+    Switched.recorder = rank.watch(settings, files)
 
 
 def switch(is_on: bool) -> None:
     """Whether the rank of this process is watched from now on."""
     Switched.is_on = is_on
     if not is_on:
-        Switched.this.have_timed(NEVER)  # else torch would go on timing each pass
+        Switched.recorder.exchange.have_timed(NEVER)  # else torch would go on timing each pass
 
 
 def _wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,6 +60,6 @@ def _look_if_on(sampler: Sampler, thread_id: int, before: float) -> float:
     return _look(sampler, thread_id, before) if Switched.is_on else clock()
 
 
-def _send_if_on(line: LineToWatcher, message: messages.Message) -> None:
+def _send_if_on(reporter: RankReporter, message: messages.Message) -> None:
     if Switched.is_on:
-        _send(line, message)
+        _send(reporter, message)

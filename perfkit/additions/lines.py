@@ -176,6 +176,12 @@ class Sampler:
                 calls = code.co_qualname
         return tuple(reversed(spots))
 
+    def lines(self, frame: FrameType | None) -> Iterator[str]:
+        """The user's lines of a stack, the innermost first: `/home/me/train.py:41`."""
+        for each, line in traceback.walk_stack(frame):
+            if file := self.users(each.f_code.co_filename):
+                yield f"{file}:{line}"
+
     def users(self, file: str) -> str:
         """The user's name of a file of the user's; empty for one of a library."""
         known = self._files.get(file)

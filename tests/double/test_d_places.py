@@ -13,8 +13,9 @@ from perfkit.additions.guard import outputs
 from perfkit.additions.inside import KernelReport, loop, step
 from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
+from perfkit.additions.ranks.ddp import DdpExchange, SeenDdp
 from perfkit.additions.ranks.messages import State
-from perfkit.additions.ranks.rank import Rank, SeenDdp, StepUnderWay
+from perfkit.additions.ranks.rank import RankRecorder
 from perfkit.additions.scripts.questions import Questions
 from perfkit.additions.scripts.script import Script, StepDetector
 from perfkit.errors import RunFailed
@@ -253,16 +254,16 @@ def test_a_rank_reads_nothing_while_a_graph_is_captured(here):  # 4.17
     def refused():
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    rank = Rank.__new__(Rank)
-    rank.script = SimpleNamespace(backwards=1, steps=SimpleNamespace(count=0))
-    rank._shortest_backward, rank._step, rank._seen = float("inf"), StepUnderWay(), State(rank=0)
+    script = SimpleNamespace(steps=SimpleNamespace(count=0))
+    recorder, exchange = RankRecorder.__new__(RankRecorder), DdpExchange(script, None)
+    recorder.script, recorder._seen = script, State(rank=0)
     logger = SimpleNamespace(set_runtime_stats_and_log=refused)
     model = type("Model", (), {"logger": logger, "device_type": "cuda"})
-    rank._ddps = {model: SeenDdp("train.py:1", None)}
+    exchange.models[model] = SeenDdp("train.py:1", None)
     here.is_initialized = here.is_capturing = True
-    rank.on_input(torch.ones(2, device=CUDA))
-    rank._backward(lambda: None)
-    assert (rank._seen.rows, rank._step.is_read) == ({}, False)
+    recorder.on_input(torch.ones(2, device=CUDA))
+    exchange.backward(lambda: None)
+    assert (recorder._seen.rows, exchange._step.is_read) == ({}, False)
 
 
 def of_a_script(precision):

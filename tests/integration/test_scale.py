@@ -7,6 +7,7 @@ import pytest
 from perfkit.additions.ranks import scaling
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import RunFailed
+from tests.support import scripts
 from tests.support.cli import perfkit
 
 pytestmark = [pytest.mark.usefixtures("no_orphans", "data_dir"), pytest.mark.timeout(240)]
@@ -58,7 +59,8 @@ def test_one_rank_and_two_are_compared_and_more_are_predicted(write, tmp_path):
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_script_that_dies_with_two_ranks_is_named_with_its_line(write):
+def test_a_script_that_dies_with_two_ranks_is_named_with_its_line(write, monkeypatch):
+    scripts.fork(monkeypatch)
     write(LOOP.replace("BATCH", "32 // (2 - world)"))
     with pytest.raises(RunFailed, match=r"of 2 failed after 0 steps: .*ZeroDivisionError.*\(train.py:\d+\)"):
         scaling.scale(Launch("train.py"), [2, 3], budget_s=1.0)

@@ -12,8 +12,8 @@ import time
 import psutil
 import pytest
 
-from perfkit.additions.ranks import launched
-from perfkit.additions.ranks.asked import launch_of
+from perfkit.additions.ranks import started
+from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.watching import watch
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.studies.sources import Progress
@@ -65,25 +65,15 @@ def evaluate(model):
 model = DistributedDataParallel(nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 for step in range(40):
-    loss = model(torch.randn(8, 64, generator=rows)).square().mean()
     optimizer.zero_grad()
-    loss.backward()
+    for micro in range(4):
+        loss = model(torch.randn(8, 64, generator=rows)).square().mean() / 4
+        loss.backward()
     optimizer.step()
     if step % 10 == 9:
         if rank == 0:
             evaluate(model)
         dist.barrier()
-dist.destroy_process_group()
-"""
-ACCUMULATES = """
-model = DistributedDataParallel(nn.Sequential(nn.Linear(500, 500), nn.Linear(500, 500)))
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
-for step in range(12):
-    optimizer.zero_grad()
-    for micro in range(4):
-        loss = model(torch.randn(4, 500, generator=rows)).square().mean() / 4
-        loss.backward()
-    optimizer.step()
 dist.destroy_process_group()
 """
 ALL_ROWS = """
@@ -151,10 +141,10 @@ time.sleep(1000)
 """
 KILLED = """
 import json, os, signal, time
-from perfkit.additions.ranks.asked import AskedRanks, launch_of
-from perfkit.additions.ranks.launched import LaunchedRanks
+from perfkit.additions.ranks.launch import launch_of
+from perfkit.additions.ranks.started import ComparedRanks, WatchedRanks
 
-launches = [kind(launch_of(["python", "train.py"])) for kind in (LaunchedRanks, AskedRanks)]
+launches = [kind(launch_of(["python", "train.py"])) for kind in (WatchedRanks, ComparedRanks)]
 while any(len(launch.pids()) < 3 for launch in launches):
     time.sleep(0.05)
 launches[1].suspend()
@@ -224,22 +214,35 @@ def test_ranks_that_the_agent_starts_again_are_told_and_not_mixed_with_those_bef
     assert any("restart 1): only what came after is told" in warning for warning in seen.warnings)
 
 
-def test_a_rank_that_evaluates_alone_is_late_at_times(folder):
-    """With gradients that are sent as 16 bits, which is proved on every rank."""
+@pytest.fixture(scope="module")
+def evaluating(tmp_path_factory):
+    """Ranks that accumulate, of which one evaluates alone; gradients are sent as 16 bits, in small buckets."""
+    folder = tmp_path_factory.mktemp("evaluating")
     line = written(folder, FORKED + EVALUATES)
-    seen = forked(gradients="fp16", bucket_mb=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        scripts.fork(patch)
+        return forked(gradients="fp16", bucket_mb=1), line
+
+
+def test_a_rank_that_evaluates_alone_is_late_at_times(evaluating):
+    seen, line = evaluating
     said = seen.first_sentence
     assert said.startswith(line("        evaluate(model)")), said
     assert "rank 0 is late in 3 of" in said or "rank 0 is late in 4 of" in said
     assert f"in barrier ({line('dist.barrier')})" in said
+
+
+def test_switches_that_are_set_are_proved_on_every_rank(evaluating):
+    seen, _ = evaluating
     proofs = {proof.name: proof.evidence for proof in seen.mechanisms if proof.ok}
     assert proofs["gradients"] == "on all 2 ranks: the model's hook for its gradients is fp16_compress_hook"
     assert proofs["bucket_mb"].startswith("on all 2 ranks: buckets of at most 1 MB")
 
 
-def test_gradients_that_are_sent_for_each_of_several_batches_are_counted(folder):
-    line = written(folder, FORKED + ACCUMULATES)
-    seen = forked()
+def test_gradients_that_are_sent_for_each_of_several_batches_are_counted(evaluating):
+    seen, line = evaluating
     found = {finding.cause: finding for finding in seen.findings}
     sent = found["exchange_in_each_pass"]
     assert sent.where == line("loss.backward")
@@ -285,7 +288,7 @@ def test_a_rank_that_is_killed_is_named_not_the_one_that_loses_it(alone):
 
 def test_a_rank_that_hangs_is_named_with_its_line_and_where_the_others_wait(folder, monkeypatch):
     line = written(folder, FORKED + LOOP.replace("WRONG", "time.sleep(1000)"))
-    monkeypatch.setattr(launched, "QUIET_S", 3.0)
+    monkeypatch.setattr(started, "QUIET_S", 3.0)
     with pytest.raises(RunFailed) as raised:
         forked()
     assert f"rank 1 (at {line('time.sleep(1000)')}, after 5 steps) has not come to" in raised.value.what
@@ -313,7 +316,7 @@ def test_no_rank_survives_a_watcher_that_is_killed(alone):
 
 def test_a_long_evaluation_is_waited_for_and_said(folder, monkeypatch):
     written(folder, FORKED + LOOP.replace("100_000", "40").replace("WRONG", LONG_EVALUATION))
-    monkeypatch.setattr(launched, "QUIET_S", 2.0)
+    monkeypatch.setattr(started, "QUIET_S", 2.0)
     phases = []
     seen = forked(Progress(lambda update: phases.append(update.phase)))
     assert seen.ended

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from msgspec import structs
+
 from perfkit.additions.advice.finding import Finding, Found, of_table
 from perfkit.additions.lines import text_at
 from perfkit.additions.ranks.lateness import Lateness
@@ -18,6 +20,7 @@ from perfkit.additions.ranks.report import template
 from perfkit.show import units
 
 _LEAST = 0.1  # of the time: what takes less is not a cause
+_ALWAYS = 0.9  # of the steps: what is called every step
 _UNLIKE = 1.15  # how many times as long inputs are to be called so
 _FEWEST_ROWS, _FEWEST_EPOCHS = 4, 2
 _SAMPLED = {
@@ -47,7 +50,6 @@ class RankSymptoms:
 
 
 def _weights(seen: RankSymptoms) -> Found:
-    """Each rank must have the same weights after the same step."""
     steps = sorted(set.intersection(*(set(state.weights) for state in seen.states)))
     equal = [step for step in steps if len({state.weights[step] for state in seen.states}) == 1]
     unlike = [step for step in steps if step not in equal]
@@ -85,13 +87,14 @@ def _rows(seen: RankSymptoms) -> Found:
 def _have_all(seen: RankSymptoms) -> bool:
     """Whether each rank draws every row of the same data: the same rows come up on all of them."""
     loaders = [state.loader for state in seen.states]
-    rows = {loader.rows for loader in loaders if loader}
+    rows = {loader.rows for loader in loaders if loader and loader.rows}
     draw_all = all(loader and loader.drawn == loader.rows and not loader.is_divided for loader in loaders)
     if not draw_all or len(rows) != 1:
         return False
-    sums = [{each for rows in state.rows.values() for each in rows} for state in seen.states]
-    common = set.intersection(*sums)
-    return len(common) >= max(_FEWEST_ROWS, 0.02 * min(map(len, sums)))
+    sums = [[each for rows in state.rows.values() for each in rows] for state in seen.states]
+    common = set.intersection(*map(set, sums))
+    are_told = all(2 * len(set(each)) >= min(len(each), *rows) for each in sums)  # else rows are often equal
+    return are_told and len(common) >= max(_FEWEST_ROWS, 0.02 * min(len(set(each)) for each in sums))
 
 
 def _order(seen: RankSymptoms) -> Found:
@@ -103,7 +106,6 @@ def _order(seen: RankSymptoms) -> Found:
 
 
 def _batches(seen: RankSymptoms) -> Found:
-    """Ranks whose batches differ: gradients are averaged over ranks, not over rows."""
     if seen.lateness is None or not seen.first.ddps:
         return
     plain = [[step.samples for step in state.steps if not step.marks] for state in seen.states]
@@ -111,8 +113,7 @@ def _batches(seen: RankSymptoms) -> Found:
     if min(rows) > 0 and max(rows) >= _UNEQUAL * min(rows):
         fewest, most = (seen.states[rows.index(each)].rank for each in (min(rows), max(rows)))
         where = place(seen.first.loader.where) if seen.first.loader else ""
-        facts = {"few": min(rows), "many": max(rows)}
-        yield of_table("unequal_batches", where, fewest=fewest, most=most, **facts)
+        yield of_table("unequal_batches", where, fewest=fewest, most=most, few=min(rows), many=max(rows))
 
 
 def _late(seen: RankSymptoms) -> Found:
@@ -128,13 +129,14 @@ def _late(seen: RankSymptoms) -> Found:
     cause = "late_rank"
     if found.at_times:
         cause = "late_at_times"
-    elif name in ("broadcast", "broadcast_object_list", "scatter"):
+    elif name in ("broadcast", "broadcast_object_list", "scatter") and found.part in ("waiting", "own code"):
         cause = "reads_for_all"
     yield of_table(
         cause,
         where,
         found.share * len(others) / len(seen.states),  # if its work is divided equally
         rank=found.late,
+        often="every step" if found.often >= _ALWAYS else f"{units.percent(found.often)} of the steps",
         by=units.duration(found.by_s),
         step=units.duration(found.step_s),
         why=why,
@@ -165,17 +167,14 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
 
 
 def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[str, str]:
-    """The collective, and it with its line."""
     waited = defaultdict[tuple[str, str], float](float)
     for state in others:
         for exchange in state.exchanges:
-            waited[exchange.name, exchange.where] += exchange.seconds
-    whole_s = found.share * found.step_s * found.steps * len(others)
-    if waited:
-        name, where = max(waited, key=waited.__getitem__)
-        if waited[name, where] > whole_s / 2:
-            return name, f"{name} ({place(where)})"
-    lines = [line for state in others for line in state.backward]
+            waited[exchange.name, exchange.where] += exchange.seconds / max(1, state.count)
+    name, where = max(waited, key=waited.__getitem__, default=("", ""))
+    if waited[name, where] > found.share * found.step_s * len(others) / 2:
+        return name, f"{name} ({place(where)})"
+    lines = [line for state in others for line in state.backward if state.ddps]
     return "backward", f"backward ({place(lines[0])})" if lines else ""
 
 
@@ -183,12 +182,10 @@ def _in_turn(seen: RankSymptoms) -> Found:
     found = seen.lateness
     if found and found.in_turn >= _LEAST and found.longest >= 0.7:
         where = place(next(iter(seen.first.inputs), ""))
-        longest = units.percent(found.longest)
-        yield of_table("unlike_lengths", where, found.in_turn, longest=longest)
+        yield of_table("unlike_lengths", where, found.in_turn, longest=units.percent(found.longest))
 
 
 def _exchange(seen: RankSymptoms) -> Found:
-    """Gradients that are sent more often than needed, or longer than computing lasts."""
     found, ddps = seen.lateness, seen.first.ddps
     if found is None or len(ddps) != 1:
         return
@@ -223,10 +220,13 @@ def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
     return of_table(name, place(ddp.where), share, **facts)
 
 
-def _gpus(seen: RankSymptoms) -> Found:
-    """What only GPUs have; none of it has been seen to happen on one."""
+def _models(seen: RankSymptoms) -> Found:
+    """What models are like; none of what only GPUs have has been seen to happen on one."""
     gpus = [state.gpu for state in seen.states if state.gpu]
     ddps = seen.first.ddps
+    for ddp in ddps:
+        if ddp.needs_no_search:
+            yield of_table("unused_parameters", place(ddp.where))
     shared = [gpu for gpu in gpus if gpus.count(gpu) > 1]
     if shared:
         yield of_table("ranks_share_a_gpu", _model(seen), ranks=gpus.count(shared[0]), gpu=shared[0])
@@ -238,18 +238,20 @@ def _gpus(seen: RankSymptoms) -> Found:
 
 
 def _explicit(seen: RankSymptoms) -> Iterator[tuple[Exchange, float]]:
-    """Collectives that the script calls, and the share of the time that no late rank explains."""
-    steps_s = max(sum(step.seconds for step in state.steps) for state in seen.states) or 1e-9
+    """Collectives that the script calls, and the share of a step that no late rank explains."""
+    if seen.lateness is None:
+        return
     known = [{(each.name, each.where): each for each in state.exchanges} for state in seen.states]
     for key in set.intersection(*map(set, known)):
-        seconds = min(each[key].seconds for each in known)
-        yield known[0][key], seconds / steps_s
+        pairs = zip(known, seen.states, strict=True)
+        step_s = min(each[key].seconds / max(1, state.count) for each, state in pairs)
+        yield known[0][key], step_s / seen.lateness.step_s
 
 
 def _collectives(seen: RankSymptoms) -> Found:
     for exchange, share in _explicit(seen):
         is_in_each = exchange.count >= 0.9 * seen.first.count > 0
-        if not is_in_each or share < _LEAST / 2:
+        if not is_in_each or share < _LEAST / 2 or exchange.name in ("send", "recv", "batch_isend_irecv"):
             continue
         if exchange.name == "all_reduce" and not seen.first.ddps:
             count = round(exchange.count / seen.first.count)
@@ -261,30 +263,22 @@ def _collectives(seen: RankSymptoms) -> Found:
             yield of_table("collective_in_each_step", place(exchange.where), share, name=exchange.name)
 
 
-def _unused(seen: RankSymptoms) -> Found:
-    for ddp in seen.first.ddps:
-        if ddp.needs_no_search:
-            yield of_table("unused_parameters", place(ddp.where))
-
-
 def _cores(seen: RankSymptoms) -> Found:
-    """What ranks of one machine share."""
     threads = seen.cores // max(1, seen.local)
     facts: dict[str, Any] = {"ranks": seen.local, "cores": seen.cores}
-    is_set = not seen.chose_threads and all(state.threads == 1 for state in seen.states)
+    have_one = all(state.is_of_agent and state.threads == 1 for state in seen.states)
     late = seen.lateness
-    waits_s = max(spent.parts[0] for spent in late.spent) if late else 0.0
-    starves = late is not None and waits_s >= _LEAST * late.step_s
-    if is_set and threads >= 2 and (seen.first.device == "cpu" or starves):
+    starves = late is not None and max(spent.parts[0] for spent in late.spent) >= _LEAST * late.step_s
+    if have_one and not seen.chose_threads and threads >= 2 and (seen.first.device == "cpu" or starves):
         yield of_table("threads_of_ranks", threads=threads, **facts)
     loader = seen.first.loader
     if loader and loader.workers * seen.local > seen.cores:
-        yield of_table("workers_of_ranks", place(loader.where), workers=loader.workers, **facts)
+        found = of_table("workers_of_ranks", place(loader.where), workers=loader.workers, **facts)
+        yield found if starves else structs.replace(found, urgency=0.0)  # it costs nothing
 
 
 CAUSES: tuple[Callable[[RankSymptoms], Found], ...] = (
-    _weights, _rows, _order, _batches, _late, _in_turn, _exchange, _collectives, _unused, _gpus,
-    _cores,
+    _weights, _rows, _order, _batches, _late, _in_turn, _exchange, _collectives, _models, _cores,
 )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from perfkit.additions.ranks import scaled, scaling, switches, watching
-from perfkit.additions.ranks.asked import AskedRanks, launch_of, launch_with
+from perfkit.additions.ranks.launch import launch_of, launch_with
 from perfkit.additions.ranks.scaling import Regime
+from perfkit.additions.ranks.started import ComparedRanks
 from perfkit.additions.referee.behaviour import Behaviour
 from perfkit.additions.referee.match import Observed, named_differences
 from perfkit.additions.referee.verdict import Match
@@ -82,7 +83,7 @@ def scale(
 class _Source(Observed):
     """Launches whose ranks are asked together."""
 
-    starts = AskedRanks
+    starts = ComparedRanks
 
 
 def match(

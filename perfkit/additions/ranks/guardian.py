@@ -14,10 +14,7 @@ _MOST_LOOKS = 20  # at processes that go on starting others, or do not end in a 
 
 
 def guard(folder: str, meeting: str) -> None:
-    """Waits for the end of the input, then ends all whose environment names the folder.
-
-    `meeting`: the folder of the socket at which they meet, which goes as well.
-    """
+    """Ends all whose environment names the folder; it goes, and that of the socket where they meet."""
     sys.stdin.read()
     for _ in range(_MOST_LOOKS):
         found = list[psutil.Process]()

@@ -44,10 +44,10 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 class Lateness(msgspec.Struct, frozen=True, kw_only=True):
     """Who keeps the others waiting, if it is one rank.
 
-    `share`: of the time of all steps that the other ranks wait for the late one, on average. `by_s`: a step;
-    `at_times`: in so `few` steps, with this (`evaluation`, `checkpoint`, `new epoch`, or nothing that was
-    seen) in them. `in_turn`: no rank is late for long, yet they wait; `longest`: in how many of the
-    steps the latest rank is the one with the longest inputs.
+    `share`: of the time of all steps that the other ranks wait for the late one, on average. `often`: of the
+    steps, those in which it is the latest. `by_s`: a step; `at_times`: in so `few` steps, with this
+    (`evaluation`, `checkpoint`, `new epoch`, or nothing that was seen) in them. `in_turn`: no rank is late
+    for long, yet they wait; `longest`: in how many of the steps the latest rank has the longest inputs.
     """
 
     steps: int
@@ -55,6 +55,7 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True):
     spent: list[Spent]
     late: int | None = None
     share: float = 0.0
+    often: float = 0.0
     by_s: float = 0.0
     at_times: bool = False
     few: int = 0
@@ -71,9 +72,8 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True):
 
 def lateness(states: Sequence[State]) -> Lateness | None:
     """What the steps that all ranks have taken say; None if there are too few."""
-    known = [_filled(state.steps) for state in states]
-    numbers = set.intersection(*(set(steps) for steps in known)) if known else set()
-    numbers = {number for number in numbers if number > _SKIPPED}
+    known = [{step.number: step for step in state.steps} for state in states]
+    numbers = {number for number in set.intersection(*map(set, known)) if number > _SKIPPED}
     if len(numbers) < _FEWEST:
         return None
     table = [[steps[number] for steps in known] for number in sorted(numbers)]
@@ -85,49 +85,30 @@ def lateness(states: Sequence[State]) -> Lateness | None:
         for at, state in enumerate(states)
     ]
     found = Lateness(steps=len(table), step_s=step_s, spent=spent)
-    if len(states) == 1:
+    lost = waits.sum(axis=1) / max(1, len(states) - 1)  # by each of the others: the latest waits for nobody
+    if lost.mean() < _LEAST * step_s:
         return found
-    lost = waits.max(axis=1)
-    causing = exchange.argmin(axis=1)
-    by_rank = np.bincount(causing, weights=lost, minlength=len(states))
+    latest = exchange.argmin(axis=1)
+    by_rank = np.bincount(latest, weights=lost, minlength=len(states))
     worst = int(by_rank.argmax())
-    others = np.delete(waits, worst, axis=1).mean(axis=1)
-    share = float(others.mean()) / step_s
-    lost_share = float(lost.mean()) / step_s
-    if lost_share < _LEAST:
-        return found
+    caused = np.where(latest == worst, lost, 0.0)
+    share = float(caused.mean()) / step_s
     if by_rank[worst] < _DOMINATES * lost.sum() or share < _LEAST:
-        return _in_turn(found, table, causing, lost_share)
-    few = _steps_with_most(lost)
+        return _in_turn(found, table, latest, float(lost.mean()) / step_s)
+    few = _steps_with_most(caused)
     at_times = len(few) <= _AT_TIMES * len(table)
     marks = Counter(mark for at in few for mark in table[at][worst].marks if mark in OUTSIDE)
     return msgspec.structs.replace(
         found,
         late=states[worst].rank,
         share=share,
-        by_s=float(others[few].mean()) if at_times else share * step_s,
+        often=float((latest == worst).mean()),
+        by_s=float(caused[few].mean()) if at_times else share * step_s,
         at_times=at_times,
         few=len(few) if at_times else 0,
         mark=marks.most_common(1)[0][0] if at_times and marks else "",
         part=_longer_part(spent, worst),
     )
-
-
-def _filled(steps: Sequence[StepOfRank]) -> dict[int, StepOfRank]:
-    """Steps by number; an exchange of gradients that was not read takes as long as it usually does."""
-    read = [step for step in steps if step.is_read and step.syncs]
-    filled = {step.number: step for step in steps}
-    for step in steps:
-        if not step.is_read and read:
-            near = min(read, key=lambda other: abs(other.number - step.number))
-            parts = list(step.parts)
-            backward = PARTS.index("backward")
-            moved = min(parts[backward], near.parts[EXCHANGE])
-            parts[backward] -= moved
-            parts[EXCHANGE] += moved
-            changes = {"parts": parts, "hidden": near.hidden, "syncs": near.syncs}
-            filled[step.number] = msgspec.structs.replace(step, **changes)
-    return filled
 
 
 def _spent(rank: int, own: Sequence[StepOfRank], for_others: float) -> Spent:
@@ -150,7 +131,6 @@ def _steps_with_most(lost: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _longer_part(spent: Sequence[Spent], worst: int) -> str:
-    """The part of a step that takes longer on the late rank than on the others, most of all."""
     parts = np.array([each.parts for each in spent])
     more = parts[worst] - np.delete(parts, worst, axis=0).mean(axis=0)
     return PARTS[more.argmax()]
@@ -159,7 +139,6 @@ def _longer_part(spent: Sequence[Spent], worst: int) -> str:
 def _in_turn(
     found: Lateness, table: Sequence[Sequence[StepOfRank]], causing: np.ndarray[Any, Any], share: float
 ) -> Lateness:
-    """Ranks that wait for each other, now for this one and then for that one."""
     lengths = np.array([[step.elements for step in steps] for steps in table])
     are_unlike = lengths.max(axis=1) > 1.1 * lengths.min(axis=1)
     latest = lengths[np.arange(len(table)), causing]

@@ -45,13 +45,13 @@ class Stack(msgspec.Struct, frozen=True, array_like=True):
     seconds: float
 
 
-class Exchange(msgspec.Struct, frozen=True, array_like=True):
-    """The calls of one collective at one line."""
+class Exchange(msgspec.Struct, array_like=True):
+    """The calls of one collective at one line; it goes on while the rank calls it."""
 
     name: str
     where: str
-    count: int
-    seconds: float
+    count: int = 0
+    seconds: float = 0.0
 
 
 class LoaderOfRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +109,8 @@ class State(msgspec.Struct, kw_only=True, tag=True):
 
     `at`: the user's lines that the main thread is in, the innermost first; `inside`: the collective, in this
     `part` of a step. `rows`: checksums of input rows by step; `weights`: those of all parameters. `count` of
-    steps; `last_step_s`: seconds since the last one. `backward`, `inputs`: lines of these calls.
-    `gpu`: which one of which machine, such as `node1 cuda:0`. `mechanisms`: proofs of switches that are set.
+    steps; `last_step_s`: seconds since the last one. `backward`, `inputs`: lines of these calls. `gpu`: its
+    UUID, and the machine. `is_of_agent`: torchrun has started it. `mechanisms`: proofs of what is set.
     """
 
     rank: int
@@ -124,6 +124,7 @@ class State(msgspec.Struct, kw_only=True, tag=True):
     rows: dict[int, list[int]] = {}
     weights: dict[int, int] = {}
     threads: int = 0
+    is_of_agent: bool = False
     device: str = "cpu"
     gpu: str = ""
     backward: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 from perfkit import machine
 from perfkit.additions.ranks import scaled, scaling, watching
 from perfkit.additions.ranks.scaling import Scaling
-from perfkit.additions.ranks.watching import WatchedRanks
+from perfkit.additions.ranks.watching import RanksReport
 from perfkit.additions.scripts.watched import Launch
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.studies.sources import Progress
@@ -22,13 +22,11 @@ def scale(
     return Shown(found, scaled.sections(found))
 
 
-def watch_ranks(
-    script: str, ranks: int = 2, arguments: Sequence[str] = (), **how: Any
-) -> Shown[WatchedRanks]:
+def watch_ranks(script: str, ranks: int = 2, arguments: Sequence[str] = (), **how: Any) -> Shown[RanksReport]:
     """Watches a script on so many ranks, who is late and where; `how` as for `watching.watch`."""
     launch = scaling.torchrun(_launch(script, arguments), ranks)
 
-    def watched(now: Progress) -> WatchedRanks:
+    def watched(now: Progress) -> RanksReport:
         with watching.alone(launch, now):
             return watching.watch(launch, now, **how)
 

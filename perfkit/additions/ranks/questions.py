@@ -7,14 +7,12 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-import torch.distributed as dist
 from msgspec import structs
-from torch.distributed import distributed_c10d
 
 from perfkit.additions.guard.outputs import Outputs
-from perfkit.additions.ranks.messages import Told
-from perfkit.additions.ranks.setting import Setting, join
-from perfkit.additions.scripts import hooks
+from perfkit.additions.ranks.ddp import Setting
+from perfkit.additions.ranks.messages import Hello, Told
+from perfkit.additions.ranks.rank import Joining
 from perfkit.additions.scripts.questions import Questions
 from perfkit.process.failures import explain
 from perfkit.worker.procedure import Procedure
@@ -31,22 +29,16 @@ class RankQuestions(Questions):
         self._other: Connection | None = None  # of another rank
         self._setting = Setting(self._script, settings["ranked"])
         self._script.parts.insert(0, self._setting)  # the last part waits for questions
-        for module in (dist, distributed_c10d):
-            hooks.around(module, "init_process_group", self._join)
+        Joining(self._script, [self.run_account, *self.observers.values()], self._joined)
 
-    def _join(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        result = plain(*args, **kwargs)
-        asked = [self.run_account, *self.observers.values()]
-        if self.line.closed and not self._other and (joined := join(self._script, asked)):
-            hello, line = joined
-            os.register_at_fork(after_in_child=line.close)
-            if hello.rank:
-                self._other = line
-                self._telling = threading.Thread(target=self._tell, args=(line,), daemon=True)
-                self._telling.start()
-            else:
-                self.line = line
-        return result
+    def _joined(self, hello: Hello, line: Connection) -> None:
+        os.register_at_fork(after_in_child=line.close)
+        if hello.rank:
+            self._other = line
+            self._telling = threading.Thread(target=self._tell, args=(line,), daemon=True)
+            self._telling.start()
+        else:
+            self.line = line
 
     def _tell(self, line: Connection) -> None:
         with contextlib.suppress(EOFError, OSError):

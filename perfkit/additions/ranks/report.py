@@ -47,5 +47,5 @@ def exchanges_table(states: Sequence[State]) -> Table:
         backward = ", ".join(map(place, states[0].backward[:2]))
         buckets = units.plural(len(ddp.buckets), "bucket")
         rows.append([f"gradients, {units.size(ddp.bytes)} in {buckets}", backward, "all", "", ""])
-    note = "" if rows else "nothing was seen"
-    return Table(("exchange", "where", "rank", "calls", "time"), rows, note=note)
+    head = ("exchange", "where", "rank", "calls", "time")
+    return Table(head, rows, note="" if rows else "nothing was seen")

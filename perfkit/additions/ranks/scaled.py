@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from perfkit.additions.ranks.report import divided, template
-from perfkit.additions.ranks.scaling import LOSSES, Ranks, Scaling
+from perfkit.additions.ranks.scaling import LOSSES, Scaling, ScalingPoint
 from perfkit.show import style, units
 from perfkit.show.document import Bullets, Cell, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
@@ -22,8 +22,10 @@ def sections(found: Scaling) -> list[Content]:
     lost.sort(key=lambda each: -each[1])
     contents: list[Content] = divided(words.answer(found, lost, last.efficiency(base)))
     contents += [Notice(f"{units.plural(count, 'rank')}: {why}") for count, why in found.failures.items()]
-    note = str(words.table_note())
-    contents += [picture(found), _table(found, found.measured, "What is lost to what", note)]
+    contents += [
+        picture(found),
+        _table(found, found.measured, "What is lost to what", str(words.table_note())),
+    ]
     if remarks := divided(words.remarks(found)):
         contents.append(Bullets(remarks))
     predictions = [
@@ -50,13 +52,13 @@ def picture(found: Scaling) -> Figure:
     return Figure("scaling", "Samples/s by ranks", rows, unit)
 
 
-def _table(found: Scaling, things: Sequence[Ranks], title: str, note: str = "") -> Table:
+def _table(found: Scaling, things: Sequence[ScalingPoint], title: str, note: str = "") -> Table:
     base = found.measured[0]
 
     def lost(name: str) -> Col:
         return Col(name, lambda each: None if each is base else each.losses(base)[name], units.percent)
 
-    def rate(each: Ranks) -> Cell:
+    def rate(each: ScalingPoint) -> Cell:
         if each in found.predicted:
             return Cell(each.samples_per_s.value, units.number)
         return Cell(each.samples_per_s, units.interval)

@@ -8,10 +8,10 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from perfkit.additions.ranks.asked import RankedLaunch, launch_of
 from perfkit.additions.ranks.lateness import EXCHANGE
+from perfkit.additions.ranks.launch import RanksLaunch, launch_of
 from perfkit.additions.ranks.messages import PARTS
-from perfkit.additions.ranks.watching import WatchedRanks, alone, watch
+from perfkit.additions.ranks.watching import RanksReport, alone, watch
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.machine import cores
@@ -29,7 +29,7 @@ _ALIKE = 0.05  # how far batches of one size may differ
 _FURTHER = (2, 4, 8)  # how many times as many ranks as were measured are predicted
 
 
-class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
     """So many ranks: samples/s of all together, and what a mean step of a mean rank consists of, in seconds.
 
     `parts` are those of a step, then `unlike` (waits for others), `exposed` and `hidden` communication.
@@ -48,14 +48,13 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_s(self) -> float:
-        """The whole step."""
         return sum(self.parts.values()) - self.parts["hidden"]
 
-    def efficiency(self, base: "Ranks") -> float:
+    def efficiency(self, base: "ScalingPoint") -> float:
         """The rate of a rank here / that of a rank in `base`; 1 is perfect."""
         return self.samples_per_s.value / self.ranks / (base.samples_per_s.value / base.ranks)
 
-    def losses(self, base: "Ranks") -> dict[str, float]:
+    def losses(self, base: "ScalingPoint") -> dict[str, float]:
         """By cause, the share of the perfect rate that is lost; together they are 1 - efficiency.
 
         A part of a step is compared for one sample. What the measured parts do not explain is computing.
@@ -77,10 +76,10 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
     command: str
     cores: int
-    measured: list[Ranks]
+    measured: list[ScalingPoint]
     seen: Regime
     regime: Regime
-    predicted: list[Ranks]
+    predicted: list[ScalingPoint]
     bytes_per_s: float
     failures: dict[int, str] = {}
 
@@ -125,9 +124,9 @@ def scale(
 
 def _launched(
     script: Launch, counts: Sequence[int], budget_s: float, progress: Progress
-) -> tuple[dict[int, list[WatchedRanks]], dict[int, str]]:
+) -> tuple[dict[int, list[RanksReport]], dict[int, str]]:
     """What launches with each number of ranks have shown, and why some of them failed, which ends theirs."""
-    seen = {count: list[WatchedRanks]() for count in counts}
+    seen = {count: list[RanksReport]() for count in counts}
     failures = dict[int, str]()
     with alone(torchrun(script, counts[-1]), progress):
         for number, count in enumerate([*counts] * LAUNCHES):
@@ -147,13 +146,13 @@ def _launched(
     return seen, failures
 
 
-def torchrun(script: Launch, ranks: int) -> RankedLaunch:
+def torchrun(script: Launch, ranks: int) -> RanksLaunch:
     """The script, started by torchrun with so many ranks."""
     how = ["--standalone", "--nproc-per-node", str(ranks), *(["--module"] if script.module else [])]
     return launch_of(["torchrun", *how, script.program, *script.arguments])
 
 
-def _watched(launch: RankedLaunch, count: int, budget_s: float, progress: Progress) -> WatchedRanks:
+def _watched(launch: RanksLaunch, count: int, budget_s: float, progress: Progress) -> RanksReport:
     seen = watch(launch, progress, budget_s / LAUNCHES)
     if seen.ranks != count:
         what = f"torchrun started {count} ranks, and the script's group has {seen.ranks}"
@@ -164,8 +163,7 @@ def _watched(launch: RankedLaunch, count: int, budget_s: float, progress: Progre
     return seen
 
 
-def _ranks(count: int, launches: Sequence[WatchedRanks]) -> Ranks:
-    """What the launches with so many ranks say together."""
+def _ranks(count: int, launches: Sequence[RanksReport]) -> ScalingPoint:
     spent = [seen.lateness.spent for seen in launches if seen.lateness]
     rates = [sum(each.samples_per_s for each in ranks) for ranks in spent]
     counts = stats.weights([seen.taken for seen in launches], len(launches))
@@ -178,7 +176,7 @@ def _ranks(count: int, launches: Sequence[WatchedRanks]) -> Ranks:
     parts["unlike"] = fmean(each.for_others for each in every)
     parts["exposed"] = fmean(each.exposed for each in every)
     parts["hidden"] = fmean(each.hidden for each in every)
-    return Ranks(
+    return ScalingPoint(
         ranks=count,
         samples_per_s=Estimate(rate, rate / half, rate * half),
         batch=round(fmean(samples), 1),
@@ -191,8 +189,7 @@ def _ranks(count: int, launches: Sequence[WatchedRanks]) -> Ranks:
     )
 
 
-def _regime(measured: Sequence[Ranks]) -> Regime:
-    """Whether the batch of a rank is kept, or that of all ranks."""
+def _regime(measured: Sequence[ScalingPoint]) -> Regime:
     base = measured[0]
     if all(abs(each.batch / base.batch - 1) < _ALIKE for each in measured):
         return "weak"
@@ -206,7 +203,7 @@ def ring(ranks: int) -> float:
     return 2 * (ranks - 1) / ranks
 
 
-def at_most(last: Ranks, ranks: int, regime: Regime) -> Ranks:
+def at_most(last: ScalingPoint, ranks: int, regime: Regime) -> ScalingPoint:
     """What more ranks could give at most, by what the most ranks that were measured have shown.
 
     What is done for each sample shrinks with the batch; the optimizer's step stays (Amdahl). The exchange

@@ -11,12 +11,12 @@ import msgspec
 
 from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, warned, warnings_of
 from perfkit.additions.ranks import causes, report
-from perfkit.additions.ranks.asked import RankedLaunch, proofs_of_all
 from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, lateness
-from perfkit.additions.ranks.launched import LaunchedRanks
+from perfkit.additions.ranks.launch import RanksLaunch
 from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import State
+from perfkit.additions.ranks.started import LOST_RANK, WatchedRanks, proofs_of_all
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
 from perfkit.process.locks import device_lock
@@ -31,7 +31,7 @@ _NODES = re.compile(r"(^| )(--n?nodes|--num[_-](nodes|machines)|-N)[ =](\d+:)?([
 """How a command says that it is one of several nodes."""
 
 
-class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
+class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
     """What watching several ranks has shown.
 
     `ended`: whether the command came to its end meanwhile. `taken`: the share of the cores that other
@@ -62,14 +62,6 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
         worst = self.findings[0] if is_worth_it else None
         return str(report.template("watched.jinja").first(self, worst))
 
-    @property
-    def gain_without_it(self) -> float | None:
-        """How many times as fast it would be if no rank had to do what makes the late one late."""
-        found = self.lateness
-        if found is None or found.at_times or found.by_s > 0.9 * found.step_s:
-            return None
-        return found.step_s / (found.step_s - found.by_s)
-
     def sections(self) -> list[Content]:
         """All of it, for people."""
         contents: list[Content] = [self.first_sentence]
@@ -84,7 +76,7 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
         return contents + warned(self.warnings, self.printed)
 
 
-def alone(launch: RankedLaunch, progress: Progress) -> contextlib.AbstractContextManager[None]:
+def alone(launch: RanksLaunch, progress: Progress) -> contextlib.AbstractContextManager[None]:
     """Waits until nothing else is measured here; launches of several nodes would wait for each other."""
     if _NODES.search(" ".join(launch.command)):
         return contextlib.nullcontext()
@@ -92,14 +84,14 @@ def alone(launch: RankedLaunch, progress: Progress) -> contextlib.AbstractContex
 
 
 def watch(
-    launch: RankedLaunch, progress: Progress | None = None, budget_s: float = 60.0, whole: bool = False
-) -> WatchedRanks:
+    launch: RanksLaunch, progress: Progress | None = None, budget_s: float = 60.0, whole: bool = False
+) -> RanksReport:
     """Starts the command, and watches its ranks for so many seconds once all of them train.
 
     Raises `RunFailed` where a rank fails, or none takes a step any more.
     """
     progress = progress or Progress()
-    launched = LaunchedRanks(launch, on_progress=progress.phase, cancelled=progress.cancelled)
+    launched = WatchedRanks(launch, on_progress=progress.phase, cancelled=progress.cancelled)
     with launched:
         before = launched.cpu_times
         how = launched.watch(budget_s, whole)
@@ -110,13 +102,14 @@ def watch(
             what = f"ranks {', '.join(map(str, sorted(launched.ranks)))} of {launched.world} ran on this node"
             raise RunFailed(what, "The report of all ranks is on the node of rank 0")
         if how == "failed":
-            raise launched.failure()
+            raise failed(launched)
         if how == "silent" or not launched.states:
-            raise _nothing_seen(launched)
+            what = f"{launch.describe()}: no rank was seen that trains"
+            raise launched.problem(what, str(report.template("watched.jinja").joins(launch)))
         return _result(launched, how, taken)
 
 
-def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
+def _result(launched: WatchedRanks, how: str, taken: float) -> RanksReport:
     states = launched.states
     hellos = [seen.hello for seen in launched.ranks.values()]
     proofs = proofs_of_all([state.mechanisms for state in states])
@@ -133,7 +126,7 @@ def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
     )
     remarks = report.template("watched.jinja").remarks(launched.restarts, launched.missing, taken)
     noted = dict.fromkeys(note for state in states for note in state.notes)
-    return WatchedRanks(
+    return RanksReport(
         command=launched.launch.describe(),
         ranks=launched.world,
         nodes=round(launched.world / max(1, hellos[0].local)),
@@ -152,15 +145,18 @@ def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
     )
 
 
-def _nothing_seen(launched: LaunchedRanks) -> RunFailed:
-    what = f"{launched.launch.describe()}: no rank was seen that trains"
-    remedy = "Does it call torch.distributed.init_process_group in Python processes of this machine?"
-    if alone := launched.launch.as_one_process:
-        remedy += f" If it trains in one process: {alone}"
-    return launched.problem(what, remedy)
+def failed(launched: WatchedRanks) -> RunFailed:
+    """Which rank failed first, with its last words; the others fail because they lose it."""
+    told = [state for state in launched.states if state.failure]
+    first = min(told, key=lambda state: bool(LOST_RANK.search(state.failure)), default=None)
+    mute = [seen for rank, seen in launched.ranks.items() if seen.line.closed and rank not in launched.told]
+    if first and not LOST_RANK.search(first.failure):
+        mute = []
+    what = str(report.template("watched.jinja").failed(launched, first, mute))
+    return launched.problem(what, "Its own words are below; run the command without perfkit to compare")
 
 
-def hanging(launched: LaunchedRanks) -> RunFailed:
+def hanging(launched: WatchedRanks) -> RunFailed:
     """Which rank has not come where the others wait, with the stacks of all."""
     told = {state.rank: state for state in launched.states}
     waiting = {rank: state for rank, state in told.items() if state.inside or state.part == "backward"}
@@ -172,12 +168,11 @@ def hanging(launched: LaunchedRanks) -> RunFailed:
     return launched.problem(str(what), remedy, _stacks(launched, told))
 
 
-def _stacks(launched: LaunchedRanks, told: dict[int, State]) -> Iterator[str]:
+def _stacks(launched: WatchedRanks, told: dict[int, State]) -> Iterator[str]:
     for rank, state in told.items():
         yield f"rank {rank}: " + " <- ".join(map(place, state.at))
-    members = launched.pids()
     mute = [seen.hello for rank, seen in launched.ranks.items() if rank not in told]
-    for pid in {hello.pid for hello in mute} & members:
+    for pid in {hello.pid for hello in mute} & launched.pids():
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGUSR2)
     if mute:

@@ -69,13 +69,21 @@ def test_ranks_that_are_late_in_turn_are_not_one_late_rank():
     assert "unlike_lengths" in found([a, b])
 
 
-def test_an_exchange_that_was_not_read_is_taken_from_a_step_that_was():
+def test_the_others_wait_as_long_as_the_late_rank_makes_them_not_for_what_others_do():
+    """Of the 17 steps that count, rank 1 is the latest in 14; in the others, rank 0 is, for as long."""
     early, late = ranks(0.2, 0.9)
-    for n in range(0, 20, 2):  # all of the step looks like computing
-        early.steps[n] = step(n + 1, 1.0, 1.0, syncs=0, is_read=False)
-        late.steps[n] = step(n + 1, 1.0, 1.0, syncs=0, is_read=False)
-    assert lateness([early, late]).late == 1
-    assert lateness([early, late]).spent[0].for_others == pytest.approx(0.6, abs=0.1)
+    for n in range(0, 20, 5):
+        early.steps[n], late.steps[n] = late.steps[n], early.steps[n]
+    found_late = lateness([early, late])
+    assert (found_late.late, found_late.often) == (1, pytest.approx(14 / 17))
+    assert found_late.share == pytest.approx(0.7 * 14 / 17)
+    assert "rank 1 is late in 82% of the steps" in found([early, late])["late_rank"].evidence
+    assert "rank 1 is late in every step" in found(ranks(0.2, 0.9))["late_rank"].evidence
+
+
+def test_one_early_rank_among_many_is_not_said_to_keep_all_waiting():
+    many = lateness(ranks(0.2, *[0.9] * 9))
+    assert (many.late, many.in_turn) == (None, 0.0), "one of ten waits: 7% of the time of all"
 
 
 def test_longer_inputs_explain_a_late_rank_and_noise_is_no_cause():
@@ -168,10 +176,12 @@ def test_weights_that_drift_apart_are_wrong_not_slow():
 
 
 def test_one_thread_is_blamed_only_where_torchrun_set_it_and_cores_are_free():
-    states = [msgspec.structs.replace(state, threads=1) for state in ranks(0.9, 0.9)]
+    states = [msgspec.structs.replace(state, threads=1, is_of_agent=True) for state in ranks(0.9, 0.9)]
     assert "OMP_NUM_THREADS=4" in found(states, cores=8, chose_threads=False)["threads_of_ranks"].change
     assert "threads_of_ranks" not in found(states, cores=8, chose_threads=True)
     assert "threads_of_ranks" not in found(states, cores=2, chose_threads=False)
+    spawned = [msgspec.structs.replace(state, is_of_agent=False) for state in states]
+    assert "threads_of_ranks" not in found(spawned, cores=8, chose_threads=False), "the script has set it"
 
 
 def test_the_line_of_a_difference_is_the_outermost_that_only_the_late_rank_passes():
@@ -225,6 +235,69 @@ def test_a_rank_whose_data_others_are_handed_reads_for_all():
     assert "late_rank" not in found([waits, late])
 
 
+def test_a_rank_that_computes_longer_before_it_sends_is_not_said_to_read_for_all():
+    early, late = ranks(0.2, 0.9)
+    waits = msgspec.structs.replace(early, exchanges=[Exchange("broadcast", "train.py:10", 20, 14.0)])
+    assert {"late_rank"} == {cause for cause in causes_of([waits, late]) if cause != "exposed_exchange"}
+
+
+def test_waiting_is_in_backward_only_where_gradients_are_exchanged_there():
+    states = [msgspec.structs.replace(state, backward=["/me/train.py:7"]) for state in ranks(0.2, 0.9)]
+    assert "in backward (train.py:7)" in found(states)["late_rank"].evidence
+    alone = [msgspec.structs.replace(state, ddps=[]) for state in states]
+    assert "backward (train" not in found(alone)["late_rank"].evidence
+
+
+def test_steps_that_are_told_are_a_part_of_all_in_which_a_collective_was_called():
+    """A long run: 20 of 200 steps are told, and the time in a collective is that of 200."""
+    states = [
+        msgspec.structs.replace(state, count=200, exchanges=[Exchange("barrier", "train.py:8", 200, 20.0)])
+        for state in ranks(0.8, 0.8)
+    ]
+    assert found(states)["collective_in_each_step"].share == pytest.approx(0.1)
+
+
+def test_what_one_rank_sends_another_is_no_collective_to_leave_out():
+    states = [
+        msgspec.structs.replace(state, ddps=[], exchanges=[Exchange("recv", "train.py:8", 20, 8.0)])
+        for state in ranks(0.5, 0.5)
+    ]
+    assert "collective_in_each_step" not in found(states)
+    apart = [msgspec.structs.replace(state, weights={0: 1, 3: state.rank}) for state in states]
+    assert "nothing_exchanged" not in found(apart), "the stages of a pipeline have their own weights"
+
+
+def test_workers_that_cost_nothing_are_not_blamed():
+    loader = LoaderOfRank(
+        where="train.py:3", workers=4, rows=9, drawn=5, is_divided=True, is_shuffled=True, epochs=[]
+    )
+    states = [msgspec.structs.replace(state, loader=loader) for state in ranks(0.9, 0.9)]
+    assert found(states)["workers_of_ranks"].weight == 0.0
+    starving = [
+        msgspec.structs.replace(
+            state, steps=[msgspec.structs.replace(s, parts=[0.3, *s.parts[1:]]) for s in state.steps]
+        )
+        for state in states
+    ]
+    assert found(starving)["workers_of_ranks"].weight == 0.3
+
+
+def test_rows_that_are_often_equal_do_not_show_that_each_rank_has_all():
+    """Ten numbers, divided between the ranks: both parts have each of them."""
+    loader = LoaderOfRank(
+        where="train.py:3", workers=0, rows=400, drawn=400, is_divided=False, is_shuffled=True, epochs=[]
+    )
+    parts = (
+        {0: [*range(10)], 1: [*range(10)], 2: [*range(10)]},
+        {0: [*range(9, -1, -1)], 1: [5, 4, 3, 2, 1, 0, 9]},
+    )
+    states = [
+        msgspec.structs.replace(state, rows=rows, loader=loader)
+        for state, rows in zip(ranks(0.9, 0.9), parts, strict=True)
+    ]
+    assert "all_rows_on_each" not in found(states)
+
+
 def test_batches_of_unequal_size_are_told_as_what_they_do_to_the_gradients():
     few, many = ranks(0.9, 0.9)
     many = msgspec.structs.replace(many, steps=[msgspec.structs.replace(s, samples=32) for s in many.steps])
@@ -259,10 +332,10 @@ def test_what_only_gpus_have_is_read_from_their_ranks():
     ddp = msgspec.structs.replace(DDP, sync_norms=3)
     here = [
         msgspec.structs.replace(state, device="cuda", gpu=gpu, ddps=[ddp])
-        for state, gpu in zip(ranks(0.9, 0.9), ("a cuda:0", "a cuda:0"), strict=True)
+        for state, gpu in zip(ranks(0.9, 0.9), ("a GPU-1", "a GPU-1"), strict=True)
     ]
     assert {"ranks_share_a_gpu", "gloo_on_gpus", "sync_batch_norm"} <= causes_of(here)
-    apart = [msgspec.structs.replace(here[0], gpu="b cuda:0"), here[1]]
+    apart = [msgspec.structs.replace(here[0], gpu="a GPU-2"), here[1]]
     assert "ranks_share_a_gpu" not in causes_of(apart)
 
 

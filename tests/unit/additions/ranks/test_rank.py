@@ -1,65 +1,127 @@
-"""What a rank notes of its exchange of gradients, by what torch tells of a model."""
+"""What a rank notes of itself, and how it joins."""
 
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from perfkit.additions.ranks.messages import State
-from perfkit.additions.ranks.rank import Rank, SeenDdp, StepUnderWay
+from perfkit.additions.ranks import rank
+from perfkit.additions.ranks.ddp import StepExchange
+from perfkit.additions.ranks.messages import PARTS, State
+from perfkit.additions.ranks.rank import Joining, RankRecorder, _row_sums
 from perfkit.additions.scripts.script import ScriptStep
 
-MS = 1_000_000
-END = "backward_comm_time_end"
+
+@pytest.fixture
+def joining(tmp_path, monkeypatch):
+    """What joins in a process that is no rank; nobody listens where it comes."""
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda: None)
+    monkeypatch.setattr("torch.distributed.distributed_c10d.init_process_group", lambda: None)
+    trains, notes = SimpleNamespace(), SimpleNamespace(steps=[])
+    script = SimpleNamespace(settings={"address": str(tmp_path / "ranks")}, parts=[trains, notes])
+    script.steps = SimpleNamespace(count=0)
+    joined = []
+    joining = Joining(script, [notes], lambda *how: joined.append(how))
+    return SimpleNamespace(script=script, trains=trains, part=joining, joined=joined)
 
 
-class Model:
-    """Torch times some passes only on a device: in between it tells what it told before."""
-
-    def __init__(self, device, told, sends=True):
-        self.device_type, self._told, self.require_forward_param_sync = device, iter(told), sends
-        self.logger = SimpleNamespace(
-            set_runtime_stats_and_log=lambda: None, _get_ddp_logging_data=self._logging_data
-        )
-        self.rates = []
-        self._set_ddp_runtime_logging_sample_rate = self.rates.append
-
-    def _logging_data(self):
-        about = {"backward_compute_comm_overlap_time": 2 * MS, "backward_comm_time": 9 * MS}
-        return SimpleNamespace(ints_map=about | {END: next(self._told)})
-
-
-def backward(model):
-    """A rank after a backward pass, with what it then knows of the step."""
-    rank = Rank.__new__(Rank)
-    rank.script = SimpleNamespace(backwards=1, steps=SimpleNamespace(count=0))
-    rank._shortest_backward = float("inf")
-    rank._step = StepUnderWay()
-    rank._ddps = {model: SeenDdp("train.py:1", None, ended=1)}
-    rank._backward(lambda: None)
-    return rank
+def test_a_rank_that_nobody_listens_to_trains_on_and_notes_nothing(joining, capsys):
+    joining.script.parts.append(joining.part)
+    torch.distributed.init_process_group()
+    assert joining.joined == []
+    assert joining.script.parts == [joining.trains]
+    assert "nobody listens here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("device", "sends", "is_read"), [("cuda", True, False), ("cuda", False, True), ("cpu", True, True)]
+    ("world", "count", "joins"), [("1", 1, True), (None, 1, False), (None, 20, True), ("2", 20, False)]
 )
-def test_a_pass_that_torch_did_not_time_on_a_device_counts_as_not_read(device, sends, is_read):
-    step = backward(Model(device, [1], sends))._step
-    assert (step.is_read, step.syncs, step.exposed) == (is_read, 0, 0.0)
+def test_a_process_that_trains_alone_joins_without_a_group(joining, monkeypatch, world, count, joins):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if world:
+        monkeypatch.setenv("WORLD_SIZE", world)
+    tried = []
+    monkeypatch.setattr(joining.part, "join", lambda: tried.append(True))
+    joining.script.steps.count = count
+    joining.part.on_steps([])
+    assert tried == [True] * joins
 
 
-def test_a_pass_on_a_device_takes_as_long_as_the_device_says_not_as_its_launch():
-    step = backward(Model("cuda", [2]))._step
-    assert (step.is_read, step.syncs) == (True, 1)
-    assert step.exposed == pytest.approx(0.007)
-    assert backward(Model("cpu", [2]))._step.exposed < 0.007, "no longer than the pass itself"
+def recorder(parameters=()):
+    """One of a rank whose script has these weights."""
+    noted = RankRecorder.__new__(RankRecorder)
+    noted.script = SimpleNamespace(
+        steps=SimpleNamespace(count=0), parameters=lambda: list(parameters), note_call=lambda role: None
+    )
+    noted._seen = SimpleNamespace(rows={}, weights={})
+    noted._elements = 0
+    return noted
 
 
-@pytest.mark.parametrize(("device", "rates"), [("cpu", [1, 1 << 30]), ("cuda", [])])
-def test_torch_times_passes_on_a_cpu_and_nothing_before_the_next_forward_pass(device, rates):
-    model = Model(device, [1])
-    rank = backward(model)
-    rank._line, rank._seen = None, State(rank=0)
-    rank.script.steps.count = 1
-    rank.script.parameters = list
-    rank.on_steps([ScriptStep()])
-    assert model.rates == rates
+def test_an_exchange_that_was_not_read_takes_no_longer_than_the_backward_pass_it_was_in():
+    """Its own collectives are not taken out of it once more."""
+    step = ScriptStep(seconds=1.0)
+    step.spent |= {"backward": 0.3, "exchange": 0.2}
+    usual, read = (StepExchange(0.5, 0.1, 1, is_read) for is_read in (False, True))
+    seen = recorder()._step(9, step, usual, 8)
+    parts = dict(zip(PARTS, seen.parts, strict=True))
+    assert (seen.is_read, seen.hidden, seen.syncs) == (False, 0.1, 1)
+    assert (parts["backward"], parts["exchange"]) == pytest.approx((0.0, 0.5))
+    assert parts["own code"] == pytest.approx(0.5)
+    on_gpu = recorder()._step(9, step, read, 8)
+    assert on_gpu.parts[-1] == pytest.approx(0.7), "the device may take longer than its launch"
+
+
+def test_rows_are_compared_over_all_inputs_and_the_whole_of_each():
+    """A model that is given the time step first, or rows with an equal beginning: these are not the same rows."""
+    times, rows = torch.arange(4), torch.randn(4, 5000)
+    others = rows.clone()
+    others[:, 2500:] += 1.0
+    assert _row_sums([times, rows]) == _row_sums([times, rows.clone()])
+    assert not set(_row_sums([times, rows])) & set(_row_sums([times, rows + 1.0]))
+    assert not set(_row_sums([rows])) & set(_row_sums([others]))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        torch.eye(4).to_sparse(),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    ],
+)
+def test_inputs_without_plain_rows_are_left_alone(inputs):
+    noted = recorder([torch.nn.Parameter(torch.ones(2))])
+    noted.on_input((inputs,))
+    assert noted._seen.rows == {0: []}
+    assert list(noted._seen.weights) == [0]
+
+
+class Divided(torch.nn.Parameter):
+    """As a `DTensor`, of which each rank has a part."""
+
+    device_mesh = "the ranks"
+
+
+def test_weights_that_are_divided_between_ranks_are_not_compared():
+    noted = recorder([Divided(torch.ones(2))])
+    noted.on_input((torch.randn(4, 2),))
+    assert (noted._seen.rows, noted._seen.weights) == ({0: []}, {})
+
+
+def test_ranks_tell_gpus_apart_that_each_of_them_calls_the_first_one(monkeypatch):
+    """As under Slurm and Ray, which show each rank its own GPU alone."""
+    monkeypatch.setattr(rank.socket, "gethostname", lambda: "node1")
+    noted = recorder()
+    about = {"loader": None, "sites": defaultdict(list), "notes": [], "files": SimpleNamespace(notes=[])}
+    noted.script = SimpleNamespace(**about, device=torch.device("cuda:0"), steps=SimpleNamespace(count=9))
+    noted.rank, noted._seen, noted._collectives, noted._stepped_at = 1, State(rank=0), {}, 0.0
+    noted.account = SimpleNamespace(part_now=lambda: "own code")
+    noted.exchange = SimpleNamespace(models={}, ddps=list)
+    noted.setting = SimpleNamespace(proofs=list)
+    said = []
+    for uuid in ("GPU-1", "GPU-2"):
+        monkeypatch.setattr(rank, "facts", lambda device, uuid=uuid: SimpleNamespace(uuid=uuid))
+        said.append(noted.snapshot().gpu)
+    assert said == ["node1 GPU-1", "node1 GPU-2"]

@@ -6,7 +6,7 @@ import pytest
 from perfkit.additions.ranks import scaled, scaling
 from perfkit.additions.ranks.lateness import lateness
 from perfkit.additions.ranks.messages import State, StepOfRank
-from perfkit.additions.ranks.watching import WatchedRanks
+from perfkit.additions.ranks.watching import RanksReport
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.show import terminal
@@ -23,7 +23,7 @@ def state(rank, parts, samples=8, hidden=0.0, threads=1):
 def seen(states, taken=0.0):
     """What watching a launch has shown."""
     about = {"command": "", "ranks": len(states), "nodes": 1, "device": "cpu", "cores": 2, "threads": 1}
-    return WatchedRanks(**about, steps=30, lateness=lateness(states), states=states, taken=taken)
+    return RanksReport(**about, steps=30, lateness=lateness(states), states=states, taken=taken)
 
 
 def measured(count, *states, taken=0.0):

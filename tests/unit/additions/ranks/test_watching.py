@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from perfkit.additions.advice.finding import Finding
 from perfkit.additions.ranks import command, watching
-from perfkit.additions.ranks.asked import launch_of
 from perfkit.additions.ranks.lateness import Lateness, lateness
+from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.messages import State
-from perfkit.additions.ranks.watching import WatchedRanks, alone
+from perfkit.additions.ranks.watching import RanksReport, alone
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.results.schema import Mechanism
 from perfkit.show import terminal
@@ -58,7 +58,7 @@ def test_the_command_watches_alone_and_says_for_how_long(whole, said, stopped, m
 @pytest.mark.parametrize(("device", "said"), [("cpu", "the ranks are alike"), ("cuda", "is not seen")])
 def test_what_is_not_seen_on_a_device_is_said(device, said):
     about = {"command": "", "ranks": 2, "nodes": 1, "cores": 2, "threads": 1, "steps": 20}
-    seen = WatchedRanks(**about, device=device, lateness=lateness(ranks(0.8, 0.8)))
+    seen = RanksReport(**about, device=device, lateness=lateness(ranks(0.8, 0.8)))
     assert said in seen.first_sentence
     assert ("alike" in seen.first_sentence) == (device == "cpu")
 
@@ -81,7 +81,7 @@ def test_a_single_rank_is_told_and_why_accelerate_starts_no_more(device, command
         "lateness": None,
         "states": [State(rank=0)],
     }
-    seen = WatchedRanks(**about, command=command, device=device)
+    seen = RanksReport(**about, command=command, device=device)
     assert seen.first_sentence.startswith("Only one rank trains")
     assert said in seen.first_sentence
     assert "20 steps of 1 rank on" in terminal.text(seen.sections())
@@ -101,7 +101,7 @@ def test_what_a_late_rank_costs_is_told_for_shared_work_and_for_work_that_nobody
     found = Lateness(steps=20, step_s=0.035, spent=[], late=1, share=0.6, by_s=0.02)
     about = {"command": "", "ranks": 2, "nodes": 1, "cores": 8, "threads": 1, "steps": 20, "device": "cpu"}
     late = Finding("late", "rank 1 is late", "divide it", share=0.3)
-    said = WatchedRanks(**about, lateness=found, findings=[late]).first_sentence
+    said = RanksReport(**about, lateness=found, findings=[late]).first_sentence
     assert "Equal ranks would be up to 1.43× as fast (2.33× if no rank does this work)." in said
-    at_times = WatchedRanks(**about, lateness=replace(found, at_times=True), findings=[late])
+    at_times = RanksReport(**about, lateness=replace(found, at_times=True), findings=[late])
     assert "if no rank" not in at_times.first_sentence

@@ -1,0 +1,74 @@
+"""The command line of a launch that starts several ranks, as it was written."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfkit.additions.ranks.switches import in_words
+from perfkit.additions.scripts.watched import Launch
+from perfkit.errors import InvalidValue
+from perfkit.recipe import Value
+
+
+@dataclass(frozen=True)
+class RanksLaunch(Launch):
+    """A command line that starts ranks, such as `torchrun --nproc-per-node 2 train.py`.
+
+    `program` is its name: its script, or what is set. `settings`: switches that are set on all ranks.
+    """
+
+    command: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        if os.name == "nt":
+            raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
+        if _found(self.command[0]) is None:
+            what = f"there is no program {self.command[0]} on the path"
+            raise InvalidValue(what, "Write the command as you start it, such as torchrun … train.py")
+
+    @property
+    def script(self) -> Path | None:
+        """The first argument that is a file of Python."""
+        script = _script_in(self.command)
+        return Path(script).absolute() if script else None
+
+    @property
+    def words(self) -> list[str]:
+        return [_found(self.command[0]) or self.command[0], *self.command[1:]]
+
+    @property
+    def as_one_process(self) -> str:
+        """The command that watches a script which python starts; empty for a launcher of ranks."""
+        script = _script_in(self.command)
+        is_python = Path(self.command[0]).name.startswith("python")
+        return f"perfkit watch {script}" if is_python and script else ""
+
+    def describe(self) -> str:
+        more = f" with {in_words(dict(self.settings))}" if self.settings else ""
+        return " ".join(self.command) + more
+
+
+def _found(program: str) -> str | None:
+    """The program that is meant: that of the environment in which perfkit itself runs, if it has one."""
+    return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
+
+
+def _script_in(command: Sequence[str]) -> str | None:
+    return next((word for word in command[1:] if word.endswith(".py") and Path(word).is_file()), None)
+
+
+def launch_of(command: Sequence[str], settings: Mapping[str, Value] | None = None) -> RanksLaunch:
+    """The launch of a command, as it is or with switches that are set from outside."""
+    title = in_words(settings or {}) or _script_in(command) or command[0]
+    return RanksLaunch(title, command=tuple(command), settings=tuple((settings or {}).items()))
+
+
+def launch_with(command: Sequence[str], script: str, named: str) -> RanksLaunch:
+    """A command that starts a script: where it names the other one (`named`), or else at its end."""
+    if named not in command:
+        return launch_of([*command, script])
+    return launch_of([script if word == named else word for word in command])

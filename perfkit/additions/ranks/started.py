@@ -1,0 +1,418 @@
+"""The processes that a launch has started: compared as one side, or watched; ended whole in either case."""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection as connections
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import structs
+
+from perfkit.additions.ranks import guardian
+from perfkit.additions.ranks.launch import RanksLaunch
+from perfkit.additions.ranks.messages import Beat, Hello, Message, State, Told
+from perfkit.additions.ranks.switches import THREADS, of_script
+from perfkit.additions.referee.behaviour import BEHAVIOUR, Behaviour
+from perfkit.additions.scripts.watched import WatchedScript
+from perfkit.errors import InvalidValue, RunFailed, TrainingEnded
+from perfkit.machine import cores
+from perfkit.process import Question
+from perfkit.process.child import POLL_S
+from perfkit.process.locks import check_cancelled
+from perfkit.recipe import Recipe
+from perfkit.results.schema import Mechanism
+from perfkit.show import units
+from perfkit.worker.messages import Trained
+
+START_S = 180.0  # seconds until all ranks have joined
+LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
+"""How a rank fails because it lost another one."""
+_LONGEST = 80  # bytes of a folder's path, so that the socket in it has a name that every system takes
+_WORD_S = 2.0  # seconds in which whoever comes says who it is
+_OWN_END_S = 0.5  # seconds in which a launch ends by itself
+_COLLECT_S = 1.5  # seconds for the failure of the rank that another one has lost
+QUIET_S = 30.0  # seconds without a step of any rank after which they hang
+ANSWER_S, RESTART_S = 10.0, 60.0  # seconds for an answer, and until ranks train again
+_MAY_LAST = ("evaluation", "checkpoint", "start")  # parts of a run that are awaited as long as its start
+_TIMES_AS_LONG = 3  # as a step may be those after it
+_CLOCK_S = 2.0  # seconds between readings of CPU time
+_decoder = msgspec.json.Decoder(Message)
+
+
+class StartedRanks(WatchedScript):
+    """The processes that a launch has started; ranks among them come to a socket in a private folder."""
+
+    launch: RanksLaunch
+    watcher: ClassVar[str]  # what is called in each process once it has imported torch
+
+    def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+        self._joined = list[Connection]()
+        self._meeting = _meeting_folder()
+        self._socket = socket.socket(socket.AF_UNIX)
+        address = str(Path(self._meeting.name) / "ranks")
+        self._socket.bind(address)
+        self._socket.listen()
+        own = dict(self.launch.settings)
+        settings["toggles"] |= of_script(own)
+        settings["variables"] |= Recipe().replace(**of_script(own)).environment()
+        if THREADS in own:
+            settings["variables"]["OMP_NUM_THREADS"] = str(own[THREADS])
+        more = {"watcher": self.watcher, "address": address, "ranked": own, "everywhere": True}
+        command = [sys.executable, "-P", guardian.__file__, str(self.folder), self._meeting.name]
+        self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        return self._start(settings | more)
+
+    def _let_in(self) -> None:
+        """Meets whoever has come to the socket, if it is a rank of ours."""
+        line = Connection(self._socket.accept()[0].detach())
+        self._joined.append(line)
+        with contextlib.suppress(EOFError, OSError, msgspec.DecodeError):
+            if line.poll(_WORD_S):
+                self._meet(msgspec.json.decode(line.recv_bytes(), type=Hello), line)
+
+    def _meet(self, hello: Hello, line: Connection) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Ends the whole tree, whoever started what in it; ranks end as soon as nobody listens to them."""
+        for line in self._joined:
+            line.close()
+        self._socket.close()
+        self.resume()
+        self.tree.await_end(_OWN_END_S)
+        self.tree.end()
+        self._process.wait()
+        self._guardian.communicate()  # whose input ends, so that it ends whatever was not found
+        self._files.cleanup()
+        self._meeting.cleanup()
+
+
+def _meeting_folder() -> tempfile.TemporaryDirectory[str]:
+    """A private folder for the socket of ranks, whose path may not be long."""
+    usual = tempfile.gettempdir()
+    folder = usual if len(os.fsencode(usual)) <= _LONGEST else "/tmp"
+    try:
+        return tempfile.TemporaryDirectory(prefix="perfkit-", dir=folder, ignore_cleanup_errors=True)
+    except OSError as problem:
+        what = f"ranks cannot meet: {usual} is too long for the path of a socket, and {folder} cannot be used"
+        raise InvalidValue(what, "Set TMPDIR to a folder with a shorter path") from problem
+
+
+class ComparedRanks(StartedRanks):
+    """Rank 0 is asked as a script in one process is; the others wait for it where they meet in a step.
+
+    What is known of a side is that of all its ranks: they tell it while they train, and are never stopped.
+    """
+
+    watcher = "perfkit.additions.ranks.questions:RankQuestions"
+
+    def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+        self._lines: dict[int, Connection] = {}  # by rank
+        self._world = 0
+        self._times_as_many = 1.0  # samples of all ranks, by those of rank 0
+        with socket.create_server(("127.0.0.1", 0)) as free:  # both sides of a comparison are there at a time
+            settings["variables"]["PET_MASTER_PORT"] = str(free.getsockname()[1])
+        return super()._begin(settings)
+
+    def ask(self, question: str, **arguments: Any) -> Any:
+        """What rank 0 answers, with what the others have to add."""
+        self._await_ranks()
+        answer = super().ask(question, **arguments)
+        if question == "train":
+            return self._trained(answer)
+        if question == "slice":
+            return structs.replace(answer, samples=round(answer.samples * self._times_as_many))
+        return of_all([answer, *self._others_say(BEHAVIOUR)]) if question == BEHAVIOUR else answer
+
+    def _trained(self, first: Trained) -> Trained:
+        told: list[Told] = self._others_say("told")
+        samples = first.samples_per_step + sum(each.samples_per_step for each in told)
+        self._times_as_many = samples / max(1, first.samples_per_step)
+        losses = zip(first.losses, *(each.losses for each in told), strict=False)
+        proofs = proofs_of_all([first.mechanisms, *(each.mechanisms for each in told)])
+        return structs.replace(first, losses=[fmean(each) for each in losses], mechanisms=proofs)
+
+    def _others_say(self, question: str) -> list[Any]:
+        for line in self._others().values():
+            with contextlib.suppress(OSError):  # it has ended: its answer is missing
+                line.send(Question(0, question, {}))
+        told = []
+        for rank, line in self._others().items():
+            said = _said(line, ANSWER_S)
+            if said is None:
+                said = RunFailed(f"rank {rank} does not answer", "Run the command without perfkit to compare")
+            if isinstance(said, RunFailed):
+                raise self._of_rank(rank, said)
+            told.append(said)
+        return told
+
+    def _others(self) -> dict[int, Connection]:
+        return {rank: line for rank, line in sorted(self._lines.items()) if rank}
+
+    def _await_ranks(self) -> None:
+        until = time.monotonic() + START_S
+        while not self._lines or len(self._lines) < self._world:
+            check_cancelled(self.cancelled)
+            if self._process.poll() is not None:
+                code = self._process.returncode
+                raise self.explained(RunFailed(f"it ended with exit code {code} before all ranks had joined"))
+            if time.monotonic() > until:
+                what = f"{self.launch.describe()}: its ranks have not joined in {START_S:.0f} s"
+                raise RunFailed(what, "Does each call torch.distributed.init_process_group?")
+            if connections.wait([self._socket], POLL_S):
+                self._let_in()
+
+    def _meet(self, hello: Hello, line: Connection) -> None:
+        if hello.local < hello.world:
+            what = f"{hello.local} of {hello.world} ranks run on this machine"
+            raise RunFailed(what, "Compare on one machine: no node can suspend the ranks of another")
+        self._world = hello.world
+        self._lines[hello.rank] = line
+        if hello.rank == 0:
+            self.line = line
+
+    def death(self) -> RunFailed | None:
+        if connections.wait([self._socket], 0):  # all ranks have joined: these are new ones
+            what = "it lost a rank, and its agent starts all ranks again"
+            return RunFailed(what, "Compare launches without --max-restarts")
+        return super().death()
+
+    def _trains_elsewhere(self) -> None:
+        """It is known where."""
+
+    def explained(self, failure: RunFailed) -> RunFailed:
+        """A rank that loses another one fails too: the first failure is that of the other."""
+        if isinstance(failure, TrainingEnded):
+            return super().explained(failure)
+        rank = 0
+        is_lost = bool(LOST_RANK.search(failure.what))
+        for other, line in self._others().items():
+            said = _said(line, _COLLECT_S if is_lost else 0.0)
+            if isinstance(said, RunFailed):
+                rank = other
+                failure = said
+                is_lost = False
+        return self._of_rank(rank, failure)
+
+    def _of_rank(self, rank: int, failure: RunFailed) -> RunFailed:
+        failure.what = f"{self.launch.program} failed on rank {rank} of {self._world}: {failure.what}"
+        return super().explained(failure)
+
+
+def _said(line: Connection, seconds: float) -> Any:
+    """What a rank has sent; None if it is silent for so long, or has ended."""
+    with contextlib.suppress(EOFError, OSError):
+        if line.poll(seconds):
+            return line.recv()
+    return None
+
+
+def proofs_of_all(told: Sequence[Sequence[Mechanism]]) -> list[Mechanism]:
+    """A switch must be in effect on every rank; else the evidence is that of one where it is not."""
+    proofs = []
+    for of_ranks in zip(*told, strict=True):
+        wrong = [rank for rank, proof in enumerate(of_ranks) if not proof.ok]
+        where = f"rank {wrong[0]}" if wrong else f"on all {units.plural(len(told), 'rank')}"
+        text = f"{where}: {of_ranks[wrong[0] if wrong else 0].evidence}"
+        proofs.append(structs.replace(of_ranks[0], ok=not wrong, evidence=text))
+    return proofs
+
+
+def of_all(told: Sequence[Behaviour]) -> Behaviour:
+    """What the steps of all ranks did together; the time between steps is that of the rank with most."""
+    busiest = max(told, key=lambda each: each.marked)
+    count = min(len(each.loaded) for each in told)
+
+    def by_step(name: str) -> list[tuple[float, ...]]:
+        """Of all ranks, as far as all of them have come."""
+        return list(zip(*(getattr(each, name) for each in told), strict=False))
+
+    changes: dict[str, Any] = {
+        name: list(map(sum, by_step(name))) for name in ("loaded", "trained", "values")
+    }
+    for name in ("backwards", "weight", "reached"):
+        changes[name] = getattr(busiest, name)[:count]
+    for name in ("evaluations", "checkpoints", "replaced"):
+        changes[name] = sorted(set().union(*(getattr(each, name) for each in told)))
+    order = [float(hash(values)) for values in by_step("batches")]
+    return structs.replace(busiest, **changes, batches=order, losses=list(map(fmean, by_step("losses"))))
+
+
+@dataclass
+class HeardRank:
+    """A rank, as far as it was heard of."""
+
+    hello: Hello
+    line: Connection
+    steps: int = 0
+    part: str = ""
+    longest_s: float = 0.0  # between two steps
+    heard_at: float = field(default_factory=time.monotonic)
+
+    def hear(self, beat: Beat) -> None:
+        """A step shows that it trains; so does the end of an evaluation, before the step after it."""
+        has_come_back = self.part in _MAY_LAST and beat.part not in _MAY_LAST
+        now = time.monotonic()
+        if beat.steps > self.steps > 0:
+            self.longest_s = max(self.longest_s, now - self.heard_at)
+        if beat.steps > self.steps or has_come_back:
+            self.heard_at = now
+        self.steps = beat.steps
+        self.part = beat.part
+
+
+class WatchedRanks(StartedRanks):
+    """Ranks that go on by themselves; each says what it has seen when it is asked."""
+
+    watcher = "perfkit.additions.ranks.rank:watch"
+
+    def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+        self.ranks: dict[int, HeardRank] = {}  # on this node
+        self.told: dict[int, State] = {}  # on all nodes
+        self.restarts = 0
+        self._read_at = 0.0
+        self._began = time.monotonic()
+        self.cpu_times = cores.cpu_times()
+        return super()._begin(settings)
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are to be; 0 while none is known."""
+        return max((seen.hello.world for seen in self.ranks.values()), default=0)
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that were not heard of, on whatever node."""
+        return [rank for rank in range(self.world) if rank not in self.told]
+
+    def watch(self, budget_s: float, whole: bool = False) -> str:
+        """Lets the ranks train for so long; how it ended: `watched`, `ended`, `failed`, `hangs` or `silent`.
+
+        The budget begins when all ranks have taken two steps.
+        """
+        until = float("inf")
+        while True:
+            check_cancelled(self.cancelled)
+            self._listen()
+            self._read_clock()
+            now = time.monotonic()
+            if self.exit_code is not None:
+                self._listen()
+                return "failed" if self.exit_code else "ended"
+            if self._has_failed():  # the others will fail, too, and the launch will end, or start them again
+                self._wait_for(lambda: not self._has_failed() or self.exit_code is not None, RESTART_S)
+                if self._has_failed():
+                    return "failed"
+            if not self._all_train():
+                until = float("inf")
+            elif until == float("inf"):
+                until = now + budget_s
+                self.on_progress("watching")
+            quiet_s = now - self._active_at()
+            if now > until and not whole and 0 in self.ranks:  # the report is written where rank 0 is
+                return "watched" if self._ask() or quiet_s < self._patience_s(quiet_s) else "hangs"
+            if quiet_s > QUIET_S and quiet_s > self._patience_s(quiet_s):
+                self._ask()
+                return "hangs" if self.ranks else "silent"
+
+    def _has_failed(self) -> bool:
+        return any(state.failure for state in self.told.values())
+
+    def _active_at(self) -> float:
+        """When a rank was last seen to take a step, or to end: then the others may be about to end, too."""
+        ended = {rank for rank, state in self.told.items() if state.ended}
+        if self.ranks and ended >= self.ranks.keys():
+            return time.monotonic()
+        return max((seen.heard_at for seen in self.ranks.values()), default=self._began)
+
+    def _patience_s(self, quiet_s: float) -> float:
+        """How long a step is waited for: longer at the start, where steps are long, and for what may last."""
+        running = [seen for seen in self.ranks.values() if not seen.line.closed]
+        busy = [f"rank {s.hello.rank} is in its {s.part}" for s in running if s.part in _MAY_LAST]
+        if busy:
+            self.on_progress(f"no step for {quiet_s:.0f} s: {', '.join(busy)}")
+        are_slow = any(seen.longest_s > QUIET_S / _TIMES_AS_LONG for seen in running)
+        return START_S if busy or are_slow or not self._all_train() else QUIET_S
+
+    def _read_clock(self) -> None:
+        if time.monotonic() > self._read_at:
+            self._read_at = time.monotonic() + _CLOCK_S
+            self.pids()
+            self.cpu_times = cores.cpu_times(self.tree.cpu_s())
+
+    def _all_train(self) -> bool:
+        local = max((seen.hello.local for seen in self.ranks.values()), default=0)
+        are_here = 0 < local <= len(self.ranks)
+        return are_here and all(seen.steps >= 2 for seen in self.ranks.values())
+
+    def _ask(self) -> bool:
+        """Asks all ranks for what they have seen; whether they still take steps."""
+        running = [seen for rank, seen in self.ranks.items() if rank not in self.told]
+        for seen in running:
+            with contextlib.suppress(OSError):
+                seen.line.send_bytes(b"state")
+        self._wait_for(lambda: not self.missing, ANSWER_S)
+        told = [self.told[seen.hello.rank] for seen in running if seen.hello.rank in self.told]
+        return not told or any(s.last_step_s < QUIET_S or s.part in _MAY_LAST for s in told)
+
+    def _wait_for(self, is_there: Any, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not is_there() and time.monotonic() < until:
+            check_cancelled(self.cancelled)
+            self._listen()
+
+    def _listen(self) -> None:
+        by_line = {seen.line: seen for seen in self.ranks.values() if not seen.line.closed}
+        ready = connections.wait([*by_line, self._socket], POLL_S)
+        for line, seen in by_line.items():
+            if line in ready:
+                self._hear(seen)
+        if self._socket in ready:  # last, as it may be the first rank of a restart
+            self._let_in()
+
+    def _meet(self, hello: Hello, line: Connection) -> None:
+        if hello.world == 1 and self.launch.as_one_process:
+            what = f"{self.launch.describe()} trains in one process, and has no ranks"
+            raise RunFailed(what, f"Watch it as one: {self.launch.as_one_process}")
+        if hello.restart > self.restarts:  # what came before is another run
+            self.restarts = hello.restart
+            self.ranks.clear()
+            self.told.clear()
+        self.ranks[hello.rank] = HeardRank(hello, line)
+
+    def _hear(self, seen: HeardRank) -> None:
+        try:
+            message = _decoder.decode(seen.line.recv_bytes())
+        except (EOFError, OSError, msgspec.DecodeError):  # it has ended, or was not started by us
+            seen.line.close()
+            return
+        if isinstance(message, Beat):
+            seen.hear(message)
+        elif message.rank == seen.hello.rank or message.rank not in self.ranks:  # a rank of another node
+            self.told[message.rank] = message
+            seen.heard_at = time.monotonic()
+
+    @property
+    def states(self) -> list[State]:
+        return [state for _, state in sorted(self.told.items())]
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def problem(self, what: str, remedy: str, stacks: Iterable[str] = ()) -> RunFailed:
+        """What went wrong, with the last words of the launch."""
+        found = RunFailed(what, remedy)
+        found.output = "\n".join([*stacks, *self.written("err")[-60:]])
+        return found

@@ -1,0 +1,45 @@
+"""The command line of a launch, and the switches that it has."""
+
+import pytest
+
+from perfkit.additions.ranks.command import match
+from perfkit.additions.ranks.launch import launch_of, launch_with
+from perfkit.additions.ranks.switches import in_words, of_script, parse
+from perfkit.errors import InvalidValue
+
+
+@pytest.fixture
+def scripts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("old.py", "new.py"):
+        (tmp_path / name).write_text("")
+
+
+def test_a_command_starts_each_script_at_its_end_or_where_it_names_one(scripts):
+    sides = match(["old.py", "new.py", "torchrun", "--nproc-per-node", "2"], [], None, 0, [])
+    assert (sides.a.title, sides.b.title) == ("old.py", "new.py")
+    named = launch_with(["torchrun", "old.py", "--epochs", "3"], "new.py", "old.py")
+    assert named.command == ("torchrun", "new.py", "--epochs", "3")
+    assert launch_with(["torchrun", "-x"], "new.py", "old.py").command == ("torchrun", "-x", "new.py")
+
+
+def test_switches_make_a_side_of_the_same_command(scripts):
+    plain, switched = launch_of(["torchrun", "old.py"]), launch_of(["torchrun", "old.py"], {"bucket_mb": 9})
+    assert plain.settings == ()
+    assert switched.program == "bucket_mb=9"
+    assert plain.describe() != switched.describe()
+
+
+def test_switches_of_ranks_are_told_from_those_of_scripts():
+    values = parse(["find_unused_parameters=off", "bucket_mb=100", "workers=2"])
+    assert values == {"find_unused_parameters": False, "bucket_mb": 100, "workers": 2}
+    assert of_script(values) == {"workers": 2}
+    assert in_words(values) == "find_unused_parameters=off, bucket_mb=100, workers=2"
+
+
+@pytest.mark.parametrize(
+    "setting", ["no_sync=maybe", "bucket_mb=0", "omp_threads=two", "buckets=3", "no_sync"]
+)
+def test_a_switch_that_is_not_one_is_refused(setting):
+    with pytest.raises(InvalidValue):
+        parse([setting])
