@@ -1,7 +1,7 @@
 """perfkit: a training script, a set of switches, and a measured, honest difference.
 
-The public names are loaded when they are first used, so that `import perfkit` is quick and brings no torch.
-`__init__.pyi` has their types.
+Public names are loaded on first use, so that `import perfkit` is fast and does not import torch. Their types
+are in `__init__.pyi`.
 """
 
 from typing import Any

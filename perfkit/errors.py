@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class PerfkitError(Exception):
-    """Something that a user can act on: what happened and where, in one sentence, and what to do."""
+    """An error that the user can act on: what happened and where, in one sentence, and what to do."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -18,7 +18,7 @@ class PerfkitError(Exception):
         return f"{self.what}. {self.remedy}" if self.remedy else self.what
 
     def _render_traceback_(self) -> list[str]:
-        """The message alone for IPython, and the traceback of the user's code if that is the cause."""
+        """Shows only the message in IPython, after the traceback of the user's code if that is the cause."""
         is_users = isinstance(self, WorkloadError) and self.__cause__
         cause = traceback.format_exception(self.__cause__) if is_users else []
         return [*"".join(cause).splitlines(), f"{type(self).__name__}: {self}"]
@@ -33,23 +33,23 @@ class WorkloadError(PerfkitError):
 
 
 class RunFailed(PerfkitError):
-    """A measuring process that ended without a result (crash, time-out …)."""
+    """A measuring process that ended without a result (a crash, a timeout …)."""
 
-    output = ""  # the end of what a script wrote itself
+    output = ""  # the end of the script's own output
     given: PerfkitError | None = None
     """The error that the process raised, if the user's input was its cause."""
 
 
 class OutOfMemory(RunFailed):
-    """A measuring process for which there was too little memory, of the machine or of its GPU."""
+    """A measuring process that ran out of memory, on the host or on its GPU."""
 
 
 class TrainingEnded(RunFailed):
-    """A training that came to its own end before it was measured."""
+    """A training that finished before it had been measured."""
 
 
 class TrainingRaised(RunFailed):
-    """A training whose own code raised something."""
+    """A training whose own code raised an exception."""
 
 
 class StoreError(PerfkitError):
@@ -57,11 +57,11 @@ class StoreError(PerfkitError):
 
 
 class Cancelled(PerfkitError):
-    """The user stopped it."""
+    """The user stopped what was running."""
 
 
 def one_of(name: object, allowed: Sequence[str], what: str, see: str = "") -> InvalidValue:
-    """The error for an unknown name of some kind: the name, the nearest match, what is allowed, and `see`."""
+    """The error for an unknown name: it gives the closest match, the allowed names, and `see`."""
     near = difflib.get_close_matches(str(name), allowed, n=1)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return InvalidValue(f"unknown {what} '{name}'", f"{hint}Allowed: {', '.join(allowed) or 'none'}{see}")
@@ -76,20 +76,20 @@ _REMEDIES = {
     errno.EROFS: "Choose another place: this one is read-only",
     errno.ENOSPC: "Free space on that disk",
     errno.ENOMEM: "Close other programs: the machine's memory is used up",
-    errno.EAGAIN: "Close other programs: no further process can start (ulimit -u)",
+    errno.EAGAIN: "Close other programs: no more processes can be started (ulimit -u)",
     errno.EMFILE: "Close files that this process has open, or restart it; ulimit -n allows it more",
 }
 
 
 def in_words(problem: OSError, file: object = "") -> PerfkitError | None:
-    """An error of a file or a full disk, which a user can mend; None for any other, which is a bug."""
+    """The error to show for a problem with a file or a full disk; None for any other, which is a bug."""
     what, remedy = explain(problem, file)
     is_of_a_file = problem.filename is not None or problem.errno == errno.ENOSPC
     return PerfkitError(what, remedy) if remedy and is_of_a_file else None
 
 
 def explain(problem: OSError, file: object = "") -> tuple[str, str]:
-    """What happened, and what to do if that is known; `file` is for an error that names none."""
+    """What happened and, if known, what to do. The text `file` is used if the error names no file."""
     files = [str(name) for name in (problem.filename, problem.filename2) if name is not None]
     names = " and ".join(files) or str(file)
     what = problem.strerror or str(problem) or type(problem).__name__

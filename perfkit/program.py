@@ -1,4 +1,4 @@
-"""What the training function is built from: whoever measures it passes its own program."""
+"""The parts that the training function is built from. To measure it, the harness passes its own `Program`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -18,13 +18,13 @@ def endless(loader: Any) -> Iterator[Any]:
 
 
 class Program:
-    """The plain program: every method is called by `train.train`, and an exported script has none of them."""
+    """The program without measuring. `train.train` calls every method; an exported script contains none."""
 
     def built(self, loader: Any, model: Any, optimizer: Any, scaler: Any, device: torch.device) -> None:
-        """Everything is built; the first step begins."""
+        """Called when everything is built and the first step is about to begin."""
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """Batches of a loader, epoch after epoch; an `InvalidValue` if an epoch has none."""
+        """Batches of a loader, epoch after epoch; raises `InvalidValue` if an epoch has none."""
         if len(loader) == 0:
             samples = len(loader.sampler)
             what = f"a batch of {loader.batch_size} samples is larger than the data set, which has {samples}"
@@ -32,7 +32,7 @@ class Program:
         return endless(loader)
 
     def part(self, name: str) -> AbstractContextManager[Any]:
-        """Surrounds a part of a step: copy, forward, backward or optimizer."""
+        """A context manager around one part of a step: copy, forward, backward or optimizer."""
         return record_function(name)
 
 

@@ -1,7 +1,7 @@
 """How a workload is trained: one frozen value that holds every switch.
 
 A switch is declared once, as a field of `Recipe`: type, default, allowed values, label, what it needs. The
-widget, the command-line setting and the documentation derive from that declaration.
+widget, the command-line setting and the documentation are derived from that declaration.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ class Switch:
     choices: tuple[str, ...] = ()
     low: int = 0
     high: int = 0
-    needs: Literal["cuda", "workload"] | None = None  # the device, or that the workload offers it
+    needs: Literal["cuda", "workload"] | None = None  # a device, or a workload that offers the switch
     idle_when: tuple[str, Value] | None = None
-    """Another switch, and the value of it with which this one has no effect."""
+    """Another switch, and its value that leaves this one without effect."""
 
     @property
     def kind(self) -> type:
@@ -38,7 +38,7 @@ class Switch:
 
     @property
     def levels(self) -> tuple[Value, ...]:
-        """Some values: every choice, or the lowest two numbers."""
+        """Values to try: every choice, or the two lowest numbers."""
         if self.kind is bool:
             return (False, True)
         return self.choices or (self.low, self.low + 1)
@@ -103,7 +103,7 @@ class Recipe:
     fp32_precision: str = _switch(
         "default",
         "float32 precision",
-        "how a GPU computes float32; default = torch's own: convolutions in TF32, matrix products not",
+        "how a GPU computes float32; default = torch's own: only convolutions in TF32",
         ("default", "tf32", "ieee"),
     )
     cudnn_benchmark: bool = _switch(
@@ -134,7 +134,7 @@ class Recipe:
     allocator: str = _switch(
         "default",
         "Host memory",
-        "freed memory: default = may go back to the system; keep = is kept for reuse",
+        "freed memory: default = may be returned to the system; keep = kept for reuse",
         ("default", "keep"),
     )
 
@@ -144,7 +144,7 @@ class Recipe:
             object.__setattr__(self, name, switch.parse(getattr(self, name)))
 
     def replace(self, /, **changes: Any) -> "Recipe":
-        """This recipe with some switches changed; an unknown one or a value that is not allowed raises."""
+        """A copy with some switches changed; raises on an unknown switch or a value that is not allowed."""
         for name in changes:
             _known(name)
         return dataclasses.replace(self, **changes)
@@ -154,7 +154,7 @@ class Recipe:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
     def environment(self) -> dict[str, str]:
-        """Variables of the process that trains, set before it starts; none in the baseline."""
+        """Environment variables to set before the training process starts; the baseline has none."""
         variables = {"OMP_WAIT_POLICY": "PASSIVE"} if self.wait_policy == "passive" else {}
         if self.allocator == "keep":
             variables |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
@@ -165,17 +165,17 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Recipe":
-        """The recipe for plain data; switches that are not named keep their defaults."""
+        """The recipe from plain data; switches that are not in it keep their defaults."""
         return cls().replace(**data)
 
     def describe(self, baseline: "Recipe | None" = None) -> str:
-        """The switches that differ from a baseline, torch's defaults if None, in one line."""
+        """The switches that differ from a baseline (by default, from torch's defaults), in one line."""
         changed = self.diff(baseline or Recipe())
         return ", ".join(f"{name}={shown(pair[0])}" for name, pair in changed.items()) or "baseline"
 
 
 def shown(value: object) -> str:
-    """A value as one reads it, and as `--set` takes it: `on` and `off` in place of True and False."""
+    """A value as `--set` takes it: `on` and `off` instead of True and False."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
@@ -194,7 +194,7 @@ def _known(name: str) -> Switch:
 
 
 def allowed(values: Mapping[str, Any]) -> dict[str, Value]:
-    """The values that their switches allow; what is not a switch is left out, too."""
+    """The values that their switches allow. Names that are not switches are left out, too."""
     kept = {}
     for name, value in values.items():
         with contextlib.suppress(InvalidValue, KeyError):
@@ -212,7 +212,7 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, Value]:
 
 
 def pairs(texts: Iterable[str] | None, what: str, form: str) -> Iterator[tuple[str, str]]:
-    """`name=value` texts, split; `what` they are and their `form` are for an error."""
+    """Splits `name=value` texts. `what` they are and their `form` are used in the error message."""
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not (name and equals):

@@ -11,11 +11,11 @@ imports nothing heavy:
     PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
     LAUNCHERS = {"torchrun": "perfkit.additions.ranks.command"}
 
-`COMMANDS` have the line for `perfkit --help`, too; `NOTEBOOK` names are in `perfkit.notebook`, `PUBLIC` names
-in `perfkit`. A source of runs is named by the prefix of a device, such as `sim:v100`. A proof tells whether a
-recipe trains the same. A picture is a function from a panel's runs, plan and progress to a figure. Launchers
-are programs that start several processes: the core does not ask for them, but `perfkit watch` does. Whoever
-asks for a table gets the entries of all additions here, and loads what it uses.
+`COMMANDS` also holds the line of each command in `perfkit --help`. `NOTEBOOK` names are available in
+`perfkit.notebook`, `PUBLIC` names in `perfkit`. The prefix of a device, as in `sim:v100`, names a source of
+runs. A proof checks whether a recipe trains the same. A picture is a function from a panel's runs, plan and
+progress to a figure. Launchers are programs that start several processes; only `perfkit watch` uses them, the
+core does not. `table` returns the entries of all additions; the caller loads those that it uses.
 """
 
 import importlib
@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ADDITIONS = Path(__file__).with_name("additions")  # their folder, which may be missing
+ADDITIONS = Path(__file__).with_name("additions")  # this folder may be missing
 
 
 @cache
@@ -38,7 +38,7 @@ def present() -> tuple[ModuleType, ...]:
 
 
 def table(name: str) -> dict[str, Any]:
-    """The entries of all additions in their tables of this name, such as `COMMANDS`."""
+    """The entries of all additions in the table of this name, such as `COMMANDS`."""
     entries: dict[str, Any] = {}
     for module in present():
         entries |= getattr(module, name, {})
@@ -46,7 +46,7 @@ def table(name: str) -> dict[str, Any]:
 
 
 def toml(package: str, name: str) -> dict[str, Any]:
-    """What is in `NAME.toml` of a package."""
+    """The contents of `NAME.toml` in a package."""
     return tomllib.loads(resources.files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 

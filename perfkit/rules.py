@@ -1,4 +1,4 @@
-"""Which switches can act where, and why the others cannot: `why_not` decides it, and nothing else does."""
+"""Which switches can act where, and why the others cannot. Only `why_not` decides this."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from perfkit.recipe import Recipe, Value, shown, switches
 
 @dataclass(frozen=True)
 class Target:
-    """Where a recipe is to run: what decides whether a switch can act there.
+    """Where a recipe is to run: the facts that decide whether a switch can act there.
 
-    The workload has a model that `convolves` images or not, and `offers` switches beyond those that work with
-    any. torch.compile finds its `compiler` or not. The `device` is `cpu`, `cuda` or `mps`.
+    The workload `offers` some switches beyond those that work with any, and its model `convolves` images or
+    not. `compiler` is whether torch.compile finds one. The `device` is `cpu`, `cuda` or `mps`.
     """
 
     device: str
@@ -22,18 +22,18 @@ class Target:
     bf16: bool = True
     compiler: bool = True
     glibc: bool = True
-    cores: int | None = None  # that load data, where the host is not this machine
+    cores: int | None = None  # for loading data, if the host is not this machine
     own: Mapping[str, Value] = field(default_factory=dict)
-    """The switches as they are without being set, in place of torch's defaults: as a script has them."""
+    """Defaults that replace torch's, such as the values that a script sets itself."""
     refuses: Callable[[str, Recipe], str] = lambda name, recipe: ""
-    """What else a source of runs cannot do: why it cannot set a switch as a recipe does; empty if it can."""
+    """Returns why a source of runs cannot set a switch as a recipe does; empty if it can."""
 
     def default(self, name: str) -> Value:
         return self.own.get(name, switches()[name].default)
 
 
 def why_not(name: str, recipe: Recipe, target: Target) -> str:
-    """Why a switch, as this recipe sets it, cannot act there; empty where it can, or is not set."""
+    """Why a switch, as this recipe sets it, cannot act on a target; empty if it can, or is not set."""
     switch = switches()[name]
     if getattr(recipe, name) == target.default(name):
         return ""
@@ -51,7 +51,7 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
 
 
 def _refused_value(name: str, recipe: Recipe, target: Target) -> str:
-    """Why the value that a recipe gives a switch cannot act on a target; empty where it can."""
+    """Why the value that a recipe gives a switch cannot act on a target; empty if it can."""
     reason = ""
     match name, getattr(recipe, name):
         case "amp", "fp16" if target.device == "cpu":
@@ -61,7 +61,7 @@ def _refused_value(name: str, recipe: Recipe, target: Target) -> str:
         case "fp32_precision", "tf32" if target.device != "cuda":
             reason = f"TF32 is a format of CUDA devices (this run is on {target.device})"
         case "fp32_precision", "tf32" if not target.bf16:
-            reason = "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"
+            reason = "this GPU has no TF32, which came with Ampere, as did bfloat16"
         case "channels_last", _ if not target.convolves:
             reason = "this model has no convolution; channels_last is a memory layout of images"
         case "compile", _ if not target.compiler:
@@ -69,16 +69,16 @@ def _refused_value(name: str, recipe: Recipe, target: Target) -> str:
         case "compile_mode", "reduce-overhead" if target.device != "cuda":
             reason = "reduce-overhead uses CUDA graphs, which this device does not have"
         case "wait_policy", _ if target.device != "cpu":
-            reason = "the compute threads of the CPU do little next to a GPU"
+            reason = "the CPU's compute threads have little to do when a GPU trains"
         case "allocator", _ if target.device != "cpu":
-            reason = "a GPU's memory has its own allocator, which keeps what is freed"
+            reason = "GPU memory has its own allocator, which keeps freed memory"
         case "allocator", _ if not target.glibc:
-            reason = "the variables are those of glibc, which this system does not use"
+            reason = "it sets variables of glibc, which this system does not use"
     return reason
 
 
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
-    """The recipe with every switch that cannot act on a target put back, and the reasons by switch."""
+    """The recipe with the switches that cannot act on a target reset to their defaults, and the reasons."""
     reasons: dict[str, str] = {}
     while refused := {name: reason for name in switches() if (reason := why_not(name, recipe, target))}:
         reasons |= refused
@@ -87,7 +87,7 @@ def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
 
 
 def joined(reasons: Mapping[str, str]) -> str:
-    """Reasons by switch as one: `Label, Label: why; Label: why`."""
+    """Joins the reasons of switches into one line: `Label, Label: why; Label: why`."""
     labels: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         labels.setdefault(reason, []).append(switches()[name].label)
@@ -95,7 +95,7 @@ def joined(reasons: Mapping[str, str]) -> str:
 
 
 def offers(workload: Any) -> frozenset[str]:
-    """The workload-dependent switches that it honours."""
+    """The workload-dependent switches that a workload supports."""
     allowed = {name for name, switch in switches().items() if switch.needs == "workload"}
     offered = frozenset(getattr(workload, "offers", ()))
     if unknown := offered - allowed:

@@ -1,8 +1,8 @@
 """The training program: read by learners, measured step by step, exported as a plain script.
 
 Each `recipe.NAME` is a switch of `perfkit.Recipe`, and each `workload.NAME` belongs to what is trained (the
-protocol is in `perfkit/workloads/__init__.py`). Nothing else trains. Its sibling `program.py` has how it is
-measured, and what copies ahead.
+protocol is in `perfkit/workloads/__init__.py`). Nothing else trains. The hooks for measuring it, and the code
+that copies batches ahead, are in `program.py`.
 """
 
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""What is changed, and in which order: the optimizations with their cards, stages, presets."""
+"""The changes and their order: the optimizations with their cards, stages, presets."""

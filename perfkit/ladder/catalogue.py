@@ -1,6 +1,6 @@
 """The optimizations, and the sizes at which they are measured.
 
-Each is declared once, in its card `cards/NAME.md`: front matter (TOML), then prose.
+Each optimization is declared once, in its card `cards/NAME.md`: front matter (TOML), then prose.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from perfkit.results import AGAIN, stats
 from perfkit.rules import Target, applicable, joined, why_not
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
-"""Whether losses stay the same, are rounded differently, or become others."""
+"""Whether losses stay the same, are rounded differently, or change."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """The batches of a ladder, by the name of its preset."""
+    """The batch sizes of a ladder, named after its preset."""
 
     name: str
     batch_size: int
@@ -35,7 +35,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Slice:
-    """The fewest whole steps with at least so many samples that take about so long."""
+    """A slice: the fewest whole steps that have at least `samples` samples and take about `seconds`."""
 
     samples: int
     seconds: float = 0.0
@@ -43,10 +43,10 @@ class Slice:
 
 @dataclass(frozen=True)
 class Goal:
-    """When a ratio is known: by half the width of its interval / the ratio."""
+    """When a ratio is known well enough, by half the width of its interval / the ratio."""
 
     precision: float
-    part: float = 0.0  # of the effect: where this is more than the precision, it is enough
+    part: float = 0.0  # of the effect, which is enough if it is larger than the precision
 
 
 @dataclass(frozen=True)
@@ -54,42 +54,42 @@ class Budget:
     """How many seconds starting and measuring may take."""
 
     stage_s: float  # for each stage that is compared
-    ladder_s: float | None = None  # for a whole ladder; None: as long as its stages take
-    noisy_ladder_s: float | None = None  # in its place, if other programs spoil rounds
+    ladder_s: float | None = None  # for a whole ladder; None: no limit but those of its stages
+    noisy_ladder_s: float | None = None  # used instead if other programs spoil rounds
 
     def seconds(self, stages: int) -> float:
-        """What several stages may take together."""
+        """The seconds that several stages may take together."""
         each_s = self.stage_s * stages
         return each_s if self.ladder_s is None else min(each_s, self.ladder_s)
 
 
 @dataclass(frozen=True)
 class StopRule:
-    """How much is measured, and when it ends."""
+    """How much is measured, and when measuring ends."""
 
     slice: Slice
-    rounds: int  # at least so many
+    rounds: int  # the fewest rounds
     loss_steps: int
-    """The losses of the first steps of every run are kept; the exported script gives the same ones."""
+    """The number of first steps whose losses are stored. The exported script has the same losses."""
     warmup_s: float  # warm-up ends once the step time is steady, or after about this long
-    budget: Budget | None = None  # None: these rounds of a single incarnation, without a verdict
+    budget: Budget | None = None  # None: only these rounds in one incarnation, without a verdict
     goal: Goal | None = Goal(stats.PRECISION, part=0.2)  # None: the whole budget is spent
     cached: int = 5  # slices on a batch that is already on the device
 
     @property
     def precision(self) -> float:
-        """Half the width of an interval / ratio at which a difference that is not seen counts as none."""
+        """The half width / ratio at which an interval without a visible difference counts as none."""
         return self.goal.precision if self.goal else stats.PRECISION
 
     def within(self, seconds: float) -> "StopRule":
-        """The same for a whole ladder in so many seconds, if time counts at all."""
+        """The same rule with `seconds` for a whole ladder; unchanged if it has no budget."""
         if self.budget is None:
             return self
         return replace(self, budget=Budget(self.budget.stage_s, seconds, seconds))
 
 
 class Preset(NamedTuple):
-    """What `smoke`, `quick` or `paper` means."""
+    """The meaning of `smoke`, `quick` or `paper`."""
 
     size: Size
     rule: StopRule
@@ -108,7 +108,7 @@ PRESETS = {preset.size.name: preset for preset in _PRESETS}
 
 
 def preset(name: str | None = None, device: str = "cpu") -> Preset:
-    """A preset by name, else by `PERFKIT_PRESET`, else `paper` on CUDA and `quick` on every other device."""
+    """A preset by its name, else by `PERFKIT_PRESET`, else `paper` on CUDA and `quick` on other devices."""
     wanted = name or os.environ.get("PERFKIT_PRESET") or ("paper" if device == "cuda" else "quick")
     if wanted not in PRESETS:
         raise one_of(wanted, list(PRESETS), "preset")
@@ -119,14 +119,14 @@ def preset(name: str | None = None, device: str = "cpu") -> Preset:
 
 
 MOST_WORKERS = 16
-"""Of a stage with an accelerator: each lengthens the queue, and with it the blocks. `tune` tries more."""
+"""The most workers on an accelerator: each lengthens the queue, and with it the blocks. `tune` tries more."""
 
 
 def sizing(size: Size, target: Target) -> dict[str, Value]:
     """The values of a ladder that depend on machine and size; a card refers to one as `"$NAME"`.
 
-    With an accelerator every usable core may load data. A CPU that trains needs the cores itself: one
-    worker for every two of them, because more make the model slower, and threads that sleep at barriers.
+    On an accelerator every usable core may load data. A CPU that trains needs the cores itself, so it gets
+    one worker for every two cores, because more would slow the model down, and its threads sleep at barriers.
     """
     on_cpu = target.device == "cpu"
     cores = target.cores or usable_cores()
@@ -148,13 +148,13 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     title: str
     question: str
     settings: Annotated[dict[str, Value], msgspec.Meta(min_length=1)]
-    """The switches it sets. The first is its own: where that one cannot act, the optimization does not apply.
-    `"$NAME"` is the value of that name in `sizing`."""
-    documentation: Annotated[str, msgspec.Meta(pattern="^https://")]  # the official page on it
+    """The switches that it sets. The first is its main one: if that cannot act, the optimization does not
+    apply. `"$NAME"` is the value of that name in `sizing`."""
+    documentation: Annotated[str, msgspec.Meta(pattern="^https://")]  # the official page about it
     exactness: Exactness
     """Of the change itself: switches that only make it possible, such as `workers`, do not count."""
-    published: str = ""  # what the articles say of it
-    times: float | None = None  # how many times as fast as the article's stage before it, by its figures
+    published: str = ""  # what the articles report about it
+    times: float | None = None  # the article's own speed-up over the stage before it
     prose: str
 
     @property
@@ -182,14 +182,14 @@ GROUPS = (
     ("amp", "cpu_threads"),
     ("compile",),
 )
-"""The default ladder: the article's order, with stages that it does not have, and without its
-`set_to_none=True`, which has been torch's default since 2.0.
+"""The default ladder: the article's order, with a few more stages, and without its `set_to_none=True`, which
+has been torch's default since 2.0.
 
 The stages of a group do not depend on each other, so they are measured in the same rounds. A group ends where
-the bottleneck moves: after the workers, the batch, the layout that AMP needs. Compiling is dear to start."""
-DEAR = ("compile", "max_autotune")  # stages that are dear to start: each gets the time of two
+the bottleneck moves: after the workers, the batch, the layout that AMP needs. Compiling starts up slowly."""
+DEAR = ("compile", "max_autotune")  # stages that are expensive to start get the time of two
 TOGETHER = {"amp_fewer_threads": ("amp", "cpu_threads")}
-"""Stages that are two others at once: a group that has both tries them together too (studies/climb.py)."""
+"""Stages that combine two others. A group with both of these tries them together, too (studies/climb.py)."""
 LADDER = ("baseline", *itertools.chain.from_iterable(GROUPS))
 
 
@@ -199,7 +199,7 @@ OPTIMIZATIONS = {name: _CARDS[name] for name in LADDER} | _CARDS
 
 
 def groups(stages: Sequence[str]) -> list[list[str]]:
-    """Stages in their order, those next to each other that belong to one of `GROUPS` in one list."""
+    """Splits stages, in their order, into lists of neighbours that belong to the same group of `GROUPS`."""
     found: list[list[str]] = []
     for name in stages:
         group = next((group for group in GROUPS if name in group), ())
@@ -218,11 +218,11 @@ def optimization(name: str) -> Optimization:
 
 
 def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactness:
-    """The loosest class among the optimizations whose own switch differs from the baseline's.
+    """The loosest class of the optimizations whose main switch differs from the baseline's.
 
-    Batch size and accumulation are judged together: other samples in a step change the training; a
-    batch split differently rounds its gradients differently (and batch normalisation sees the parts).
-    A GPU adds up in a different order each time, so nothing is bitwise there.
+    Batch size and accumulation are judged together. A different number of samples in a step changes the
+    training; a batch that is split differently rounds its gradients differently (and batch normalisation sees
+    the parts). A GPU adds in a different order each time, so nothing is bitwise there.
     """
     changed = set(recipe.diff(baseline))
     batch = {"batch_size", "accumulation"}
@@ -234,8 +234,8 @@ def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactnes
     return max(classes, key=get_args(Exactness).index)
 
 
-SO_FAR = "kept_so_far"  # of a row that a group begins with: several stages that were kept, in one training
-KEPT = "kept"  # of the row that ends a ladder: everything that was kept, measured in new processes
+SO_FAR = "kept_so_far"  # the first row of a group: all stages kept before it in one training
+KEPT = "kept"  # the last row: everything that was kept, measured in new processes
 
 NOT_STAGES = (AGAIN, SO_FAR, KEPT)  # the rows of a ladder that are not stages
 
@@ -247,13 +247,13 @@ class Stage:
     name: str
     title: str
     recipe: Recipe
-    reason: str = ""  # why it cannot be measured on this machine; empty where it can
+    reason: str = ""  # why it cannot be measured on this machine; empty if it can
     not_applied: Mapping[str, str] = field(default_factory=dict)
-    """Switches of this stage that cannot act here, with the reason, where others of it can."""
+    """Switches of this stage that cannot act here, with the reasons, if its others can."""
 
 
 def below(name: str) -> tuple[str, ...]:
-    """The stages of the default ladder below an optimization; all of them for one that is not part of it."""
+    """The stages below an optimization in the default ladder; all stages if it is not in the ladder."""
     return LADDER[1 : LADDER.index(name)] if name in LADDER else LADDER[1:]
 
 
@@ -264,7 +264,7 @@ def stage(optimization: Optimization, before: Recipe, sizes: Mapping[str, Value]
     acting, reasons = applicable(recipe, target)
     refused = {name: why for name, why in reasons.items() if name in changed}
     if not changed:
-        reason = "nothing to change: the recipe has it already"
+        reason = "nothing to change: the recipe already has it"
     elif optimization.switch in refused or len(refused) == len(changed):
         reason = joined(refused)
     else:

@@ -1,13 +1,13 @@
 """What is trained. A workload is an object behind an importable name, `package.module:name`.
 
-The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Recipe`, which may be ignored:
+The protocol (`cifar_resnet18.py` is a complete example); `recipe` is a `perfkit.Recipe`, to use or ignore:
 
 - `dataset(recipe)`: a map-style data set of `(input, target)` samples
 - `model()`: the module to train
 - `loss(outputs, targets)`: a scalar tensor
 - `optimizer(parameters, **implementation)`: `implementation` is empty, `foreach=…` or `fused=…`
 - `prepare(inputs, recipe)` (optional): work on the device between the copy and the model
-- `offers` (optional): the switches it honours, of `uint8_copy`, `device_resize`, `scaled_decode`
+- `offers` (optional): the switches it supports, of `uint8_copy`, `device_resize`, `scaled_decode`
   (checked by `rules.py`)
 - `presets` (optional, on the class): constructor arguments by preset name
 """
@@ -38,7 +38,7 @@ def reference(name: Any) -> str:
     if text.startswith("__main__:"):
         called = text.removeprefix("__main__:")
         raise InvalidValue(
-            f"the workload {called} is not the name of something in a module",
+            f"the workload {called} is not in a module",
             "Other processes build it, so it must be in a module: in a notebook begin its cell with "
             f"`%%writefile my_training.py`, then give workload='my_training:{called}'",
         )
@@ -48,10 +48,10 @@ def reference(name: Any) -> str:
 
 
 def declared(name: str, attribute: str) -> Any:
-    """What a workload's class assigns to `offers` or `presets`; None where its source does not show it.
+    """The value that a workload's class assigns to `offers` or `presets`; None if its source has none.
 
-    The class is read from its file: nothing is imported, not even the package of its module. A class that
-    inherits nothing and does not name the attribute has none, which is an empty set.
+    The class is read from its file. Nothing is imported, not even the package of its module. A class without
+    base classes that does not name the attribute has an empty set.
     """
     wanted = reference(name).partition(":")[2]
     try:
@@ -61,7 +61,7 @@ def declared(name: str, attribute: str) -> Any:
                     return set()
                 lines = [line for line in node.body if isinstance(line, ast.Assign)]
                 values = {ast.unparse(line.targets[0]): line.value for line in lines}
-                value = values[attribute]  # `frozenset({…})`, or what it has
+                value = values[attribute]  # `frozenset({…})`, or a literal
                 if isinstance(value, ast.Call):
                     return ast.literal_eval(value.args[0]) if value.args else set()
                 return ast.literal_eval(value)
@@ -71,7 +71,7 @@ def declared(name: str, attribute: str) -> Any:
 
 
 def source(name: str) -> bytes:
-    """The code of a workload's module, where an import looks for it, as it is encoded; else empty."""
+    """The encoded code of a workload's module, found as an import would find it; else empty."""
     module = Path(*reference(name).partition(":")[0].split("."))
     for folder in machine.import_paths():
         for file in (Path(folder, module, "__init__.py"), Path(folder, module).with_suffix(".py")):
@@ -81,13 +81,13 @@ def source(name: str) -> bytes:
 
 
 def digest(name: str) -> str | None:
-    """The digest of that code as it is now, not of what its module imports; None where it is not found."""
+    """The digest of the module's current code, without what it imports; None if the code is not found."""
     code = source(name)
     return hashlib.sha256(code).hexdigest() if code else None
 
 
 def require_unchanged(name: str, code: str | None) -> None:
-    """Refuses to train code that was saved after a measurement began, with a `WorkloadError`."""
+    """Refuses, with a `WorkloadError`, to train code that was changed after a measurement began."""
     if code and digest(name) != code:
         what = f"the code of {reference(name)} has changed since this measurement began"
         raise WorkloadError(what, "Measure again: the rounds would be of different programs")
@@ -109,7 +109,7 @@ def find(name: str) -> Any:
 
 
 def load(name: str, options: dict[str, Any] | None = None) -> Any:
-    """A workload, built with these constructor arguments; it has every part of the protocol."""
+    """A workload, built with these constructor arguments. It must have every part of the protocol."""
     found = find(name)
     try:
         workload = found(**(options or {})) if callable(found) else found
@@ -123,7 +123,7 @@ def load(name: str, options: dict[str, Any] | None = None) -> Any:
 
 
 def options_for(found: Any, preset: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Constructor arguments: those of the preset, then those given."""
+    """The constructor arguments: those of the preset, overridden by those given."""
     if given and not callable(found):
         raise InvalidValue(f"this workload takes no options, but was given {given}", "Leave the options out")
     taken = inspect.signature(found).parameters if given else {}
@@ -134,11 +134,11 @@ def options_for(found: Any, preset: str, given: dict[str, Any]) -> dict[str, Any
 
 
 def convolves(workload: Any) -> bool:
-    """Whether its model convolves images; assumed if its layers cannot be built without real weights."""
+    """Whether its model convolves images; assumed if its layers cannot be built on the meta device."""
     import torch
 
     try:
         with torch.device("meta"):
             return any(isinstance(part, torch.nn.Conv2d) for part in workload.model().modules())
-    except Exception:  # whatever needs real tensors may raise anything
+    except Exception:  # a model that needs real tensors may raise anything
         return True

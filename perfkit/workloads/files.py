@@ -1,4 +1,4 @@
-"""Files that the built-in workloads train on: photos, which are made once, and texts."""
+"""Files that the built-in workloads train on: photos, which are made on first use, and texts."""
 
 import contextlib
 import itertools
@@ -17,7 +17,7 @@ COLOURS = {
 
 
 def photo_folder(count: int) -> str:
-    """The folder of this many photos, by class; made if missing, even by several processes at once."""
+    """The folder with this many photos, by class; made if missing, even by several processes at once."""
     if count < 1:
         raise WorkloadError(f"count={count} photos were asked for", "There must be at least one")
     folder = str(data_folder() / "cache" / f"photo-folder-{count}")
@@ -42,7 +42,7 @@ def photo_folder(count: int) -> str:
 
 
 def _remove_left_behind(folder: Path) -> None:
-    """Removes what killed processes left unfinished; one that is at work takes less than an hour."""
+    """Removes what killed processes left unfinished. Writing photos never takes an hour."""
     for unfinished in folder.parent.glob(f"{folder.name}.*"):
         with contextlib.suppress(OSError):  # another process was faster
             if time.time() - unfinished.stat().st_mtime > 3600:
@@ -50,7 +50,7 @@ def _remove_left_behind(folder: Path) -> None:
 
 
 def write_photo(file: Path, number: int, ground: tuple[int, int, int]) -> None:
-    """The JPEG file of a number, as slow to decode as a real photo: detail at every scale, 80 KB."""
+    """Writes the JPEG file of a number, as slow to decode as a real photo: detail at every scale, 80 KB."""
     import numpy as np
     from PIL import Image, ImageDraw
 
@@ -72,8 +72,8 @@ def write_photo(file: Path, number: int, ground: tuple[int, int, int]) -> None:
 
 
 def text_file(name: str) -> str:
-    """The path of a text: as it is named, else in the data folder, else as it comes with perfkit."""
+    """The path of a text: as it is named, else in the data folder, else the copy that comes with perfkit."""
     for file in (Path(name), data_folder() / name, shipped(name)):
         if file.is_file():
             return str(file.absolute())
-    raise WorkloadError(f"there is no text '{name}'", "Name a text of yours, or a file in the data folder")
+    raise WorkloadError(f"there is no text '{name}'", "Name your own text file, or a file in the data folder")

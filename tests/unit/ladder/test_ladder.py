@@ -119,7 +119,7 @@ def test_a_cpu_shares_its_cores_between_model_and_loader(target, expected):
         ("batch_size", Recipe(batch_size=8), CPU, ""),
         ("pinning", Recipe(), CPU, "Pin memory, Non-blocking copy: needs a CUDA device"),
         ("device_prefetch", Recipe(), CPU, "needs a CUDA device"),  # it brings pinning: nothing is left of it
-        ("compile", Recipe(compile=True), CPU, "nothing to change: the recipe has it already"),
+        ("compile", Recipe(compile=True), CPU, "nothing to change: the recipe already has it"),
         ("tf32", Recipe(), CPU, "float32 precision: TF32 is a format of CUDA devices"),
         ("tf32", Recipe(), Target("cuda", bf16=False), "came with Ampere"),
     ],

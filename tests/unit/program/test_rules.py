@@ -38,7 +38,7 @@ targets = st.builds(
         ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "no conv"),
         ({"compile": True}, "compile", NO_COMPILER, "perfkit doctor"),
         (GRAPHS, MODE, CPU, "CUDA graphs"),
-        ({"wait_policy": "passive"}, "wait_policy", CUDA, "next to a GPU"),
+        ({"wait_policy": "passive"}, "wait_policy", CUDA, "when a GPU trains"),
         ({"allocator": "keep"}, "allocator", Target("cpu", glibc=False), "glibc"),
         ({"workers": 2}, "workers", Target("cpu", refuses=lambda name, r: {"workers": f"not {r.workers}"}.get(name, "")), "not 2"),
         ({"uint8_copy": True}, "uint8_copy", Target("cpu", refuses=lambda name, r: {"uint8_copy": "edit it"}.get(name, "")), "edit it"),

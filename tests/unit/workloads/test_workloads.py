@@ -189,7 +189,7 @@ def test_a_text_is_found_in_the_data_folder_or_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path))
     (tmp_path / "own.txt").write_text("mine")
     assert text_file("own.txt") == str(tmp_path / "own.txt")
-    with pytest.raises(WorkloadError, match="there is no text 'absent.txt'. Name a text of yours"):
+    with pytest.raises(WorkloadError, match="there is no text 'absent.txt'. Name your own text file"):
         text_file("absent.txt")
 
 
