@@ -43,7 +43,7 @@ def torch_build() -> dict[str, str]:
 
 @functools.cache
 def facts() -> dict[str, Any]:
-    """This machine and its software as plain data, read once per process; equal `id`s are comparable."""
+    """This machine and its software as plain data, read once. Runs with equal `id`s are comparable."""
     driver, cards = gpus.facts()
     found = {name: version(name) for name in _PACKAGES}
     versions = {name: number for name, number in found.items() if number} | torch_build()
@@ -66,14 +66,14 @@ def facts() -> dict[str, Any]:
 
 
 def import_paths() -> list[str]:
-    """Where measuring processes import from: from the current folder as well, as `python -m` does."""
+    """The module search path of measuring processes. It has the current folder, too, as with `python -m`."""
     return list(sys.path) if sys.flags.safe_path else [os.getcwd(), *sys.path]
 
 
 def comparable(facts: Mapping[str, Any]) -> str:
-    """Short hash of what decides speed: CPU model, cores, memory, GPUs, torch."""
+    """A short hash of what determines speed: CPU model, cores, memory, GPUs, torch."""
     cpu = facts["cpu"]
-    # Where NVML knows no GPU that is there (Jetson), the machine must not pass for one without.
+    # NVML does not see a Jetson's GPU: such a machine must not look like one without a GPU.
     names = [gpu["name"] for gpu in facts["gpus"]] or facts.get("nodes", [])
     same = [cpu["model"], cpu["cores_usable"], round(facts["memory_bytes"] / GIB), names]
     same.append(facts["versions"].get("torch"))
@@ -101,7 +101,7 @@ def _text(file: Path) -> str:
 
 
 def _first_line(*command: str) -> str | None:
-    """The first line that a short command prints; None where it fails."""
+    """The first line that a short command prints; None if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -126,7 +126,7 @@ def describe(machine: Mapping[str, Any]) -> str:
 
 
 def checkout() -> Path | None:
-    """The working tree that perfkit runs from; None where it was installed without one."""
+    """The working tree that perfkit runs from; None if it was installed without one."""
     folder = Path(__file__).resolve().parents[2]
     return folder if (folder / "pyproject.toml").is_file() else None
 
@@ -140,7 +140,7 @@ def shipped(name: str) -> Path:
 def data_folder() -> Path:
     """The folder for all data: PERFKIT_DATA, else the checkout's `data/`, else the user's own; absolute.
 
-    In it, `cache` has data sets and compiled code, `runs` what was measured. Asking does not create it.
+    Its folder `cache` holds data sets and compiled code, `runs` the results. This call does not create it.
     """
     if named := os.environ.get("PERFKIT_DATA"):
         return Path(named).expanduser().absolute()
@@ -153,7 +153,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     if path.exists() and not path.is_file():  # such as /dev/null, which must not be replaced
         path.write_bytes(content)
         return
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # replace the file, not a link to it
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         temporary.write_bytes(content)

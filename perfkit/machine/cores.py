@@ -1,4 +1,4 @@
-"""Cores and memory: what this process may use, what others take of it, what makes a result doubtful."""
+"""Cores and memory: what this process may use, what others take of it, and what makes a result doubtful."""
 
 import contextlib
 import datetime
@@ -15,16 +15,16 @@ import psutil
 from perfkit.machine import gpus
 
 ROOT = Path("/")
-_OWN_PROCESSES = 3  # how many of ours may train on a GPU at once
+_OWN_PROCESSES = 3  # perfkit's own, at most, that train on one GPU at once
 _SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
 
 
 def _in_groups(name: str) -> dict[Path, list[str]]:
-    """The words of a file in this process's control group (cgroup v2) and in every group above it."""
+    """The words of a file in this process's control group (cgroup v2) and in each of its parent groups."""
     with contextlib.suppress(OSError):
         for line in (ROOT / "proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
-                # A container may see the host's path here, though its mount begins at its own group.
+                # In a container this may be the host's path, although its mount starts at its own group.
                 group = Path(line[3:].lstrip("/"))
                 folders = [ROOT / "sys/fs/cgroup" / part for part in (group, *group.parents)]
                 return {at: (at / name).read_text().split() for at in folders if (at / name).is_file()}
@@ -32,7 +32,7 @@ def _in_groups(name: str) -> dict[Path, list[str]]:
 
 
 def quota() -> tuple[float, Path | None]:
-    """Cores' worth of time that the control groups grant, inf without a limit, and the group that limits."""
+    """Cores' worth of time that the control groups grant (inf: no limit), and the group that sets it."""
     limits = _in_groups("cpu.max").items()
     granted = {int(time) / int(period): group for group, (time, period) in limits if time != "max"}
     return min(granted.items(), default=(math.inf, None))
@@ -46,42 +46,42 @@ def affinity() -> list[int]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may keep busy: affinity mask and complete cores of the quota, at least 1."""
+    """The number of cores that this process may use, by its affinity and its quota; at least 1."""
     return max(1, int(min(len(affinity()), quota()[0] + 0.01)))
 
 
 def memory_bytes() -> int:
-    """Memory that this process may use: the machine's, or what its control groups grant."""
+    """The memory that this process may use: the machine's, or less if its control groups grant less."""
     limits = [int(words[0]) for words in _in_groups("memory.max").values() if words[0] != "max"]
     return min([psutil.virtual_memory().total, *limits])
 
 
 def free_memory_bytes() -> int:
-    """Memory that can still be used without swapping, within what the control groups grant."""
+    """The memory that can still be used without swapping, within what the control groups grant."""
     limits = _in_groups("memory.max").items()
     granted = [int(words[0]) - _used_bytes(group) for group, words in limits if words[0] != "max"]
     return max(0, min([psutil.virtual_memory().available, *granted]))
 
 
 def _used_bytes(group: Path) -> int:
-    """What a control group uses, but for the cached files that the system drops when memory is needed."""
+    """The memory that a control group uses, without the cached files that the system would drop if needed."""
     used = int((group / "memory.current").read_text())
     words = (group / "memory.stat").read_text().split()
     return used - int(words[words.index("inactive_file") + 1])
 
 
 class CpuTimes(NamedTuple):
-    """CPU seconds until a moment; differences of two moments count."""
+    """CPU seconds up to some moment. Only the difference between two moments is meaningful."""
 
-    capacity_s: float  # the visible cores that this process may run on, busy or idle
+    capacity_s: float  # of the cores that this process may run on, busy or idle
     outside_s: float
-    """Taken of them by everything but the measured processes, the hypervisor's other guests included."""
+    """The part of it used by all but the measured processes, including the hypervisor's other guests."""
     group_s: float | None = None
-    """Used by other processes of the control group that limits this one; None without a limit."""
+    """Used by other processes of the control group that limits this one; None if nothing limits it."""
 
 
 def cpu_times(measured: float = 0.0) -> CpuTimes:
-    """The CPU time until now; `measured` is what the measured processes have used of it, in seconds."""
+    """The CPU times up to now; `measured` is what the measured processes have used of them, in seconds."""
     each = psutil.cpu_times(percpu=True)
     capacity = 0.0
     idle = 0.0
@@ -98,10 +98,10 @@ def cpu_times(measured: float = 0.0) -> CpuTimes:
 
 
 def taken_share(before: CpuTimes, after: CpuTimes) -> float:
-    """Share of the usable cores that others took between two moments (0 to 1).
+    """The share of the usable cores that others took between two moments (0 to 1).
 
-    Where a quota grants a part of the cores only, programs outside the control group may use the rest without
-    taking anything; programs inside use up the same quota.
+    If a quota grants only a part of the cores, programs outside the control group may use the rest without
+    taking anything away; programs inside use up the same quota.
     """
     capacity = after.capacity_s - before.capacity_s
     if capacity <= 0:
@@ -116,7 +116,7 @@ def taken_share(before: CpuTimes, after: CpuTimes) -> float:
 
 
 class OtherPrograms:
-    """What other programs use from now on; those that end are known as far as `sample` saw them."""
+    """The CPU time of other programs from now on. A program that ends counts as `sample` last saw it."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -128,9 +128,9 @@ class OtherPrograms:
         self._latest = self._latest | _spent()
 
     def busiest(self, pids: Iterable[int] = ()) -> tuple[str, float]:
-        """The program that has used most, all its processes together, and its share of the usable cores.
+        """The program whose processes have together used the most, and its share of the usable cores.
 
-        This process and those with these `pids` do not count; the hypervisor's other guests are a program.
+        This process and those in `pids` do not count. The hypervisor's other guests count as one program.
         """
         self.sample()
         ours = {os.getpid(), *pids}
@@ -145,23 +145,23 @@ class OtherPrograms:
 
 
 def _stolen_s() -> float:
-    """CPU seconds that the hypervisor gave to others until now, where it tells."""
+    """CPU seconds that the hypervisor has given to other guests; 0 if it does not report them."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def _spent() -> dict[tuple[int, float], tuple[str, float]]:
-    """Name and CPU seconds of every process, by number and start: numbers are used again, names change."""
+    """The name and CPU seconds of every process, by id and start time: ids are reused, and names change."""
     spent = {}
     for process in psutil.process_iter(["name", "cpu_times", "create_time"]):
         if times := process.info["cpu_times"]:
-            # A thread of the kernel is called after its work of the moment: kworker/0:1-events.
+            # The name of a kernel thread includes its current work: kworker/0:1-events.
             name = (process.info["name"] or "a program").partition("/")[0]
             spent[process.pid, process.info["create_time"]] = name, times.user + times.system
     return spent
 
 
 def read_conditions() -> dict[str, Any]:
-    """The load, and each GPU's clocks, temperature, power and other processes, now; plain data."""
+    """The current load, and each GPU's clocks, temperature, power and other processes, as plain data."""
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "load_average": list(os.getloadavg()),
@@ -171,9 +171,9 @@ def read_conditions() -> dict[str, Any]:
 
 
 def quality_warnings(conditions: Mapping[str, Any], gpu: str | None) -> Iterator[str]:
-    """What makes a result of a GPU (its UUID) unreliable, with what to do; `taken_share` judges the CPU.
+    """What makes results of a GPU (given by its UUID) unreliable, and what to do about it.
 
-    In a container NVML's process ids may be the host's: then ours cannot be distinguished from others'.
+    `taken_share` judges the CPU. In a container NVML may report the host's ids, which hide which are ours.
     """
     allowed = 0 if conditions.get("pids_known") else _OWN_PROCESSES
     for device in conditions.get("gpus", []):

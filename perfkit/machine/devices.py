@@ -1,4 +1,4 @@
-"""Which devices torch can train on: a child process asks it, as this one is to have no CUDA context."""
+"""Which devices torch can train on. A child process asks torch, so that this one gets no CUDA context."""
 
 import functools
 import importlib.util
@@ -18,7 +18,7 @@ from perfkit.errors import InvalidValue, one_of
 from perfkit.machine import cores, gpus
 
 _ASK_TORCH = """
-import gc; gc.disable()  # an eighth less time
+import gc; gc.disable()  # saves an eighth of the time
 import json, torch
 there = torch.cuda.is_available()
 cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if there else []
@@ -29,9 +29,9 @@ _OTHERS = " (or cuda:1, the second GPU; sim:v100, a simulated one; recorded:NAME
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What torch finds on this machine: the names of the GPUs, whether the first computes in bfloat16.
+    """What torch finds on this machine: the names of the GPUs, and whether the first one supports bfloat16.
 
-    `error` is the last line that torch wrote to stderr, or why it could not be asked.
+    `error` is the last line that torch wrote to stderr, or the reason why it could not be asked.
     """
 
     cuda: list[str] = []
@@ -56,7 +56,7 @@ def ask_torch() -> Found:
 
 
 def accelerators() -> Found:
-    """What torch finds; it is not asked where nothing can be found."""
+    """What torch finds. It is not asked if this machine cannot have an accelerator."""
     return ask_torch() if _may_have_accelerator() else Found()
 
 
@@ -91,9 +91,9 @@ def check_device(name: str | None) -> str:
 
 
 def compiler_problem(device: str) -> str:
-    """What torch.compile lacks for a device, with the remedy; empty where it lacks nothing."""
+    """What torch.compile is missing for a device, and the remedy; empty if nothing is missing."""
     variable = "CXX"
-    names = ["clang++" if sys.platform == "darwin" else "g++"]  # as inductor looks for it
+    names = ["clang++" if sys.platform == "darwin" else "g++"]  # the name that inductor looks for
     if device.startswith("cuda"):
         if importlib.util.find_spec("triton") is None:
             return "Triton is missing: pip install triton"
@@ -102,6 +102,6 @@ def compiler_problem(device: str) -> str:
     names = shlex.split(os.environ.get(variable, ""))[:1] or names
     if not any(map(shutil.which, names)):
         return f"no compiler ({' or '.join(names)}): install it, or set {variable} to another one"
-    # The scheme that inductor and Triton use; Debian's default one names another folder.
+    # Inductor and Triton use this scheme; Debian's default scheme has a different folder.
     header = Path(sysconfig.get_path("include", "posix_prefix")) / "Python.h"
     return "" if header.is_file() else f"Python.h is missing in {header.parent}: apt install python3-dev"

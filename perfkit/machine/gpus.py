@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML, which creates no CUDA context; None for whatever a device does not report."""
+"""NVIDIA GPUs, read through NVML, which creates no CUDA context. What a GPU does not report is None."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ _REASONS = {
     0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake",
     0x100: "display clocks",
 }  # fmt: skip
-NODES = ("nvidiactl", "nvhost-gpu", "kfd", "dxg")  # in /dev: of NVIDIA, a Jetson, AMD, and of Windows
+NODES = ("nvidiactl", "nvhost-gpu", "kfd", "dxg")  # in /dev: NVIDIA, Jetson, AMD, and WSL
 _EXCLUSIVE = (1, 3)  # nvml.h: NVML_COMPUTEMODE_EXCLUSIVE_THREAD and _PROCESS
 _SM_CLOCK = 1  # nvml.h: NVML_CLOCK_SM
 _MEMORY_CLOCK = 2  # NVML_CLOCK_MEM
@@ -27,8 +27,8 @@ _CORE_TEMPERATURE = 0  # NVML_TEMPERATURE_GPU
 
 @functools.cache
 def _nvml() -> Any:
-    """The module, initialised while this process lives; None without it, without a driver or a GPU."""
-    # Another package of that name may raise anything, and the deprecated one warns.
+    """The pynvml module, initialised while this process lives; None without it, without a driver or a GPU."""
+    # A different package of that name may raise anything, and the deprecated one warns.
     with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
         import pynvml
 
@@ -41,7 +41,7 @@ def _ask(name: str, *arguments: Any) -> Any:
     """The answer of `pynvml.nvmlNAME`; None where NVML or the field is missing."""
     try:
         answer = getattr(_nvml(), f"nvml{name}")(*arguments)
-    except Exception:  # fields that a device lacks raise, and so do functions that this version lacks
+    except Exception:  # a field that the device lacks raises; so does a function that the driver lacks
         return None
     return answer.decode() if isinstance(answer, bytes) else answer
 
@@ -52,7 +52,7 @@ def _cards() -> list[Any]:
 
 
 def _card(uuid: str | None) -> Any:
-    """The GPU, or part of one, of this UUID; torch names a MIG instance as if it were a GPU."""
+    """The GPU or MIG instance with this UUID. torch names a MIG instance as if it were a GPU."""
     if not uuid:
         return None
     card = _ask("DeviceGetHandleByUUID", uuid)
@@ -60,10 +60,10 @@ def _card(uuid: str | None) -> Any:
 
 
 def uuids(index: str) -> list[str]:
-    """The UUIDs of the GPUs that `cuda:INDEX` may stand for: whoever needs it alone locks them all.
+    """The UUIDs of the GPUs that `cuda:INDEX` may refer to. To have it alone, lock all of them.
 
-    CUDA numbers the visible GPUs by speed unless CUDA_DEVICE_ORDER says otherwise, NVML by their place: of
-    GPUs of several kinds it may be any. A part of a GPU (MIG) is the whole one.
+    CUDA numbers visible GPUs by speed unless CUDA_DEVICE_ORDER says otherwise, NVML by their slots: if there
+    are several models, it may be any. A MIG instance counts as its whole GPU.
     """
     known = {str(_ask("DeviceGetUUID", card)): _ask("DeviceGetName", card) for card in _cards()}
     chosen = index
@@ -80,13 +80,13 @@ def uuids(index: str) -> list[str]:
 
 
 def holds_one_process(uuid: str | None) -> bool:
-    """Whether a GPU takes one process at a time, as clusters set it: a second training next to it fails."""
+    """Whether a GPU is in exclusive mode, as on some clusters: a second training on it fails."""
     card = _card(uuid)
     return card is not None and _ask("DeviceGetComputeMode", card) in _EXCLUSIVE
 
 
 def facts() -> tuple[str | None, list[dict[str, Any]]]:
-    """The driver's version, and what stays the same about each GPU."""
+    """The driver's version, and the constant facts about each GPU."""
     cards = [
         {
             "name": _ask("DeviceGetName", card),
@@ -100,12 +100,12 @@ def facts() -> tuple[str | None, list[dict[str, Any]]]:
 
 
 def current_states() -> list[dict[str, Any]]:
-    """What changes about each GPU."""
+    """The current state of each GPU."""
     return [_state(card) for card in _cards()]
 
 
 def _state(card: Any) -> dict[str, Any]:
-    reasons = _ask("DeviceGetCurrentClocksThrottleReasons", card)  # known to every driver by this name
+    reasons = _ask("DeviceGetCurrentClocksThrottleReasons", card)  # every driver knows this older name
     running = _ask("DeviceGetComputeRunningProcesses", card)
     this = psutil.Process()
     ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
@@ -126,9 +126,9 @@ def _watts(milliwatts: int | None) -> float | None:
 
 
 def pids_known() -> bool:
-    """Whether NVML's process ids are those seen here, because this is the host's own namespace of ids.
+    """Whether NVML's process ids are valid here, because this process is in the host's PID namespace.
 
-    In WSL it is Windows that has the driver: its programs have no ids here.
+    In WSL, Windows has the driver, and its programs have no ids here.
     """
     if in_wsl():
         return False
@@ -139,20 +139,20 @@ def pids_known() -> bool:
 
 
 def in_wsl() -> bool:
-    """Whether this Linux runs within Windows."""
+    """Whether this is Linux in Windows (WSL)."""
     return "microsoft" in platform.release().lower()
 
 
 def free_gpu_bytes(device: str | None) -> int | None:
-    """Memory of a GPU, named by its UUID, that no process uses; None without a GPU or without NVML."""
+    """The free memory of a GPU (given by its UUID); None without a GPU or without NVML."""
     return getattr(_ask("DeviceGetMemoryInfo", _card(device)), "free", None)
 
 
 def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> float:
-    """The largest share of a GPU's multiprocessors that a process of others used since a moment (0 to 1).
+    """The largest share of a GPU's multiprocessors that another process has used since a moment (0 to 1).
 
-    `own` processes do not count. In a container NVML may report the host's ids, among which ours cannot be
-    found: then the answer is 0, and `quality_warnings` has the last word.
+    `own` processes do not count. In a container NVML may report the host's ids, and ours cannot be found
+    among them. Then the answer is 0, and only `quality_warnings` tells about others.
     """
     if not (device and pids_known()):
         return 0.0
@@ -162,10 +162,10 @@ def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> f
 
 @contextlib.contextmanager
 def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[list[float]]:
-    """Samples of a GPU's utilization, taken in a thread of this process, outside the measured one.
+    """Samples a GPU's utilization in a thread of this process, outside the measured one.
 
-    They are percent of NVML's last 1/6 to 1 s in which a kernel ran. The GPU is named by its UUID, never by
-    an index: NVML ignores CUDA_VISIBLE_DEVICES. Without a device, or without NVML, there are no samples.
+    A sample is the percentage of NVML's last 1/6 to 1 s in which a kernel ran. The GPU is given by its UUID,
+    not by an index: NVML ignores CUDA_VISIBLE_DEVICES. Without a device or NVML, there are no samples.
     """
     samples: list[float] = []
     ended = threading.Event()

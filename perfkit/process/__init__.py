@@ -1,4 +1,4 @@
-"""The parent's side of measuring processes: starting, asking, suspending, cancelling, ending them."""
+"""The parent's side of measuring processes: it starts, asks, suspends, cancels and ends them."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What is asked of a measuring process; its answer has the same number."""
+    """A question to a measuring process. The answer has the same number."""
 
     number: int
     name: str

@@ -1,4 +1,4 @@
-"""Measuring processes: start, ask, suspend, cancel, time out, end with all that they started."""
+"""Measuring processes: start, ask, suspend, cancel, time out, and end them with all that they started."""
 
 import contextlib
 import itertools
@@ -27,13 +27,13 @@ LOG_BYTES = 20_000  # how much of the end of a log is read
 
 
 class Conversation(contextlib.AbstractContextManager["Conversation"]):
-    """Asks a process, which may start others.
+    """Asks questions of a process, which may start others.
 
-    `on_progress` is called from the thread that asks; `cancelled` is set from any thread to end what is under
-    way; `timeout_s` is how long each answer may take.
+    `on_progress` is called in the thread that asks. Any thread may set `cancelled` to stop the current
+    question. `timeout_s` limits each answer.
     """
 
-    tree: Tree  # the process with all that it has started
+    tree: Tree  # the process and everything it has started
     line: Connection  # to the process
 
     def __init__(
@@ -46,7 +46,7 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
 
     def event(self) -> str | Answer | RunFailed | None:
         """The next message of the process, or why it ended; None if neither comes within a short wait."""
-        # Before it is waited for what it has sent; its loader workers keep the line open.
+        # Checked before the line is read, so that no last message is lost; its workers keep the line open.
         death = self.death()
         try:
             if not self.line.closed and self.line.poll(POLL_S):
@@ -66,11 +66,11 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
     def ask(self, question: str, **arguments: Any) -> Any:
         """The answer to a question (`Procedures.answer`); progress goes to `on_progress`.
 
-        Raises `RunFailed` where the process failed, died or took too long (or what its `given` is),
-        `Cancelled` where that was set.
+        Raises `RunFailed` if the process failed, died or took too long (or the failure's `given` error, if
+        any), and `Cancelled` if `cancelled` was set.
         """
         asked = Question(next(self._numbers), question, arguments)
-        with contextlib.suppress(OSError):  # it has ended: `event` says so
+        with contextlib.suppress(OSError):  # the process has ended, which `event` reports
             self.line.send(asked)
         self.resume()
         until = time.monotonic() + (self.timeout_s or math.inf)
@@ -78,10 +78,10 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
             check_cancelled(self.cancelled)
             if time.monotonic() > until:
                 what = f"it took longer than its time limit of {self.timeout_s:.0f} s"
-                raise RunFailed(what, "Allow it more time, or let it do less: a smaller preset or model")
+                raise RunFailed(what, "Allow more time, or choose a smaller preset or model")
             event = self.event()
             if isinstance(event, Answer):
-                if event.number == asked.number:  # else it answers one that was given up
+                if event.number == asked.number:  # else it answers an earlier question, which was abandoned
                     return event.value
             elif isinstance(event, RunFailed):
                 failure = self.explained(event)
@@ -97,7 +97,7 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         self.tree.suspend()
 
     def resume(self) -> None:
-        """Lets it go on; its first process first, which finds what it was asked."""
+        """Resumes its processes, first the one that reads the question."""
         self.tree.resume()
 
     def pids(self) -> set[int]:
@@ -110,8 +110,8 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
 class Child(Conversation):
     """A measuring process, with its loader workers in a separate session.
 
-    `environment` holds variables besides those of this process, such as `Recipe.environment()`, `generation`
-    is that of its zygote; the others are those of a `Conversation`, and what `ask` raises is raised here too.
+    `environment` adds variables to those of this process, such as `Recipe.environment()`; `generation` is its
+    zygote's. The other arguments are those of a `Conversation`. Raises what `ask` raises.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Child(Conversation):
         super().__init__(on_progress, cancelled, timeout_s)
         self._generation = generation
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
-        """Its temporary files; removed with whatever a killed process leaves there."""
+        """For its temporary files. It is removed with everything that a killed process leaves in it."""
         self.log = self.folder / "log"
         on_progress("importing torch")
         try:
@@ -166,13 +166,13 @@ class Child(Conversation):
 
 
 def environment_of(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a measuring process, with its own in the last place."""
+    """The environment of a measuring process; `variables` take precedence over those of this process."""
     cache = str(machine.data_folder() / "cache" / "inductor")
     return {"TORCHINDUCTOR_CACHE_DIR": cache, **os.environ, **variables}
 
 
 def last_lines(path: Path) -> str:
-    """The end of a log that may be long; empty if there is none."""
+    """The end of a log, which may be long; empty if there is no log."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
@@ -183,6 +183,6 @@ def last_lines(path: Path) -> str:
 def call(
     reference: str, *arguments: Any, timeout_s: float | None = None, cancelled: threading.Event | None = None
 ) -> Any:
-    """Calls the function at `module:name` in a fresh process, by pickled arguments; raises as `ask` does."""
+    """Calls the function at `module:name` in a new process, with pickled arguments; raises as `ask` does."""
     with Child(cancelled=cancelled, timeout_s=timeout_s) as child:
         return child.ask("call", reference=reference, arguments=arguments)

@@ -1,4 +1,4 @@
-"""Exceptions and exit codes in words: what kind of failure it is, what happened, and what to do."""
+"""Explains exceptions and exit codes: the kind of failure, what happened, and what to do."""
 
 import os
 import re
@@ -21,7 +21,7 @@ KNOWN, SIGNALS = _TABLES["known"], _TABLES["signals"]
 
 
 def is_users(filename: str) -> bool:
-    """Whether a file is a workload or other code of the user's, rather than a library's or perfkit's own."""
+    """Whether a file is the user's own code or a workload, rather than a library's or the rest of perfkit."""
     if filename.startswith(f"{PACKAGE / 'workloads'}{os.sep}"):
         return True
     installed = "site-packages" in filename or "dist-packages" in filename
@@ -29,7 +29,7 @@ def is_users(filename: str) -> bool:
 
 
 def explain(problem: BaseException) -> RunFailed:
-    """An exception in words."""
+    """Explains an exception."""
     if isinstance(problem, PerfkitError):
         failure = RunFailed(problem.what, problem.remedy)
         if isinstance(problem, InvalidValue | WorkloadError):
@@ -48,7 +48,7 @@ def explain(problem: BaseException) -> RunFailed:
 
 
 def explain_exit(code: int | None, last_line: str = "", who: str = "the measuring process") -> RunFailed:
-    """How a process ended that reported no failure itself; a negative code is a signal."""
+    """Explains how a process ended without reporting a failure; a negative code is a signal."""
     name = signal.Signals(-code).name if code is not None and code < 0 else ""
     if name in SIGNALS:
         failed = OutOfMemory if name == "SIGKILL" else RunFailed
@@ -60,7 +60,7 @@ def explain_exit(code: int | None, last_line: str = "", who: str = "the measurin
 
 
 def _line(problem: BaseException, text: str) -> str:
-    """` (file:line)` of the innermost frame in the user's code, also if it was in a loader worker."""
+    """` (file:line)` of the innermost frame in the user's code, even if it is in a loader worker."""
     frames = [(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(problem.__traceback__)]
     # A loader worker's traceback is in the message, as text.
     quoted: list[tuple[str, str]] = re.findall(r'^ *File "([^"]+)", line (\d+)', text, re.MULTILINE)

@@ -15,17 +15,17 @@ from perfkit.machine import gpus
 
 Tell = Callable[[str], None]
 POLL_S = 0.1
-_OTHER_FOLDER = "Set PERFKIT_LOCKS to a folder in which you may write"
+_OTHER_FOLDER = "Set PERFKIT_LOCKS to a folder that you may write to"
 
 
 @contextlib.contextmanager
 def device_lock(
     device: str | None, cancelled: threading.Event | None = None, tell: Tell = lambda who: None
 ) -> Iterator[None]:
-    """Waits until no other measurement uses a device, and holds it; None: the cores and all GPUs.
+    """Waits until no other measurement uses a device, and holds it. None stands for the cores and all GPUs.
 
-    `tell` hears again and again who uses what; raises `Cancelled` once `cancelled` is set, and a
-    `PerfkitError` where the folder of the locks cannot be used.
+    While it waits, it keeps calling `tell` with who uses what. Raises `Cancelled` once `cancelled` is set,
+    and a `PerfkitError` if the folder of the locks cannot be used.
     """
     folder = _own_folder()
     with contextlib.ExitStack() as stack:
@@ -37,21 +37,21 @@ def device_lock(
                 check_cancelled(cancelled)
                 tell(f"{_command_in(holder)} uses {used}")
             stack.callback(lock.release)
-            with contextlib.suppress(OSError):  # only those who wait read it, and can do without
+            with contextlib.suppress(OSError):  # only waiting processes read it, and they can do without it
                 holder.write_text(_own_command(), encoding="utf-8", errors="replace")
         yield
 
 
 def lock_folder() -> Path:
-    """One folder for all notebooks, checkouts and shells of a user, whatever TMPDIR is in each.
+    """One folder for all of a user's notebooks, checkouts and shells, whatever their TMPDIR.
 
-    The variable PERFKIT_LOCKS names another one, which several users may share.
+    The variable PERFKIT_LOCKS names a different folder, which several users may share.
     """
     return Path(os.environ.get("PERFKIT_LOCKS") or f"/tmp/perfkit-locks-{os.getuid()}")
 
 
 def _own_folder() -> Path:
-    """The folder of the locks, made if it is missing. Anybody may make one of its name in /tmp before."""
+    """The folder of the locks, made if it is missing. In /tmp, anyone may have made one of this name."""
     folder = lock_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def _unusable(problem: OSError) -> PerfkitError:
 
 
 def _own_command() -> str:
-    """What others are told who wait for this process."""
+    """How this process is named to others that wait for it."""
     program = Path(sys.argv[0]).name
     command = "a notebook" if "ipykernel" in program else " ".join([program, *sys.argv[1:]])
     return f"{command:.80} (process {os.getpid()})"
@@ -93,15 +93,15 @@ def _command_in(holder: Path) -> str:
 
 
 def check_cancelled(cancelled: threading.Event | None) -> None:
-    """Raises `Cancelled` if a person has stopped it."""
+    """Raises `Cancelled` if the user has stopped it."""
     if cancelled and cancelled.is_set():
         raise Cancelled("stopped on request")
 
 
 def lock_names(device: str | None) -> list[str]:
-    """What a measurement on a device must hold, in the order in which everybody takes it.
+    """The locks that a measurement on a device must hold, in the order in which everyone takes them.
 
-    Whoever trains on a GPU holds the cores as well, because its loaders use them all.
+    A training on a GPU holds the cores as well, because its loaders use all of them.
     """
     if device is None:
         return ["cores", *sorted(gpu["uuid"] for gpu in machine.facts()["gpus"] if gpu.get("uuid"))]

@@ -1,6 +1,6 @@
-"""A process and all that it has started: suspended, resumed and ended together, and never by a bare number.
+"""A process and everything it has started: suspended, resumed and ended together.
 
-A number is used again once its process has ended, so every member is known by its number and its start.
+A process id is reused once its process has ended, so every member is known by its id and its start time.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 import psutil
 
 GRACE_S = 3.0  # how long a process may take to end by itself
-MOST_LOOKS = 20  # a tree that goes on growing while it is suspended is not looked through for ever
+MOST_LOOKS = 20  # at most, at a tree that keeps growing while it is being suspended
 
 
 class Tree:
-    """The process with a number, now, and everything that it starts from now on.
+    """The process that has this id now, and everything that it starts from now on.
 
-    Members are found through their parents, whatever sessions and groups they are in.
-    Those that were seen once stay members when their parents end.
+    Members are found through their parents, in whatever sessions and groups they are. Once seen, they stay
+    members when their parents end.
     """
 
     def __init__(self, pid: int) -> None:
@@ -30,19 +30,19 @@ class Tree:
         self._was_ended = False
 
     def processes(self) -> list[psutil.Process]:
-        """Those that have not ended, parents before their children."""
+        """The members that have not ended, parents before their children."""
         found = list[psutil.Process]()
         for member in self._members:
             with contextlib.suppress(psutil.Error):
-                if member not in found:  # else its children were found with it; a search takes 3 ms
+                if member not in found:  # if found, so are its children; a search takes 3 ms
                     found += [member, *member.children(recursive=True)]
         self._members = [process for process in dict.fromkeys(found) if _runs(process)]
         return self._members
 
     def _session(self) -> list[psutil.Process]:
-        """The processes of the session that the first one leads: also those whose parents have ended.
+        """The processes of the session that the root leads, including those whose parents have ended.
 
-        Its number is nobody else's as long as the first process has not been waited for.
+        No other session can have its id as long as the root has not been waited for.
         """
         found = []
         for pid in psutil.pids():
@@ -53,11 +53,11 @@ class Tree:
         return [process for process in found if is_ours and _runs(process)]
 
     def await_end(self, seconds: float) -> None:
-        """Waits until its first process has ended by itself, which is not waited for as a child."""
+        """Waits until the root has ended by itself, without reaping it as a child."""
         _await(self._members[:1], seconds)
 
     def suspend(self) -> None:
-        """Stops every member, parents first, until nobody new appears."""
+        """Suspends every member, parents first, until no new one appears."""
         stopped: set[psutil.Process] = set()
         for _ in range(MOST_LOOKS):
             new = [process for process in self._members if process not in stopped]
@@ -75,7 +75,7 @@ class Tree:
                 process.resume()
 
     def cpu_s(self) -> float:
-        """CPU seconds that its members have used, with those of children that have ended."""
+        """The CPU seconds that its members have used, including those of children that have ended."""
         spent = 0.0
         for process in self._members:
             with contextlib.suppress(psutil.Error):
@@ -83,7 +83,7 @@ class Tree:
         return spent
 
     def resident_bytes(self) -> int:
-        """Memory of all members; pages that they share count for each."""
+        """The memory of all members. Pages that they share count for each of them."""
         total = 0
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -91,9 +91,9 @@ class Tree:
         return total
 
     def end(self) -> None:
-        """Asks its first process to end, then kills what is left; returns when nothing of it runs.
+        """Asks the root to end, then kills what is left; returns when none of it is running.
 
-        Resource trackers of multiprocessing come last: they end by themselves, and remove shared semaphores.
+        multiprocessing's resource trackers come last: they end by themselves, and remove shared semaphores.
         """
         if self._was_ended:
             return
@@ -101,7 +101,7 @@ class Tree:
         for process in members[:1]:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
-        self.resume()  # what is suspended hears of nothing but a kill
+        self.resume()  # a suspended process reacts to nothing but SIGKILL
         _await(members[:1])
         members = list(dict.fromkeys([*members, *self.processes(), *self._session()]))
         trackers = [process for process in members if _is_tracker(process)]
@@ -110,7 +110,7 @@ class Tree:
         _kill(trackers)
         _await(trackers)
         self._members = []
-        self._was_ended = True  # only now: a second Ctrl-C may interrupt it, and then it is called again
+        self._was_ended = True  # only now: if a second Ctrl-C interrupts this, it is called again
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
@@ -132,7 +132,7 @@ def _await(processes: Sequence[psutil.Process], seconds: float = GRACE_S) -> Non
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Whether it is still running. If its parent died first, it may stay a zombie for seconds."""
+    """Whether a process is still running. A zombie is not; it may stay for seconds if its parent died."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

@@ -1,11 +1,11 @@
-"""Processes that begin in a moment: a zygote has imported torch, and forks whoever measures.
+"""Processes that start fast: a zygote has imported torch, and forks the measuring processes.
 
 There is one zygote for each environment, because some variables are read when a program or a library is
-loaded (OMP_*, MALLOC_*). Nothing of the process that asks is changed while another one starts.
+loaded (OMP_*, MALLOC_*). Starting a process changes nothing in the one that asks for it.
 
-Forks of one zygote are alike, because they share where code and memory lie. With a loader worker, five of
-them trained within 0.5% of each other, where five zygotes differed by 2 to 7% (standard deviation; two cores,
-torch 2.15). So a measurement that renews its processes takes them from a new generation of zygotes.
+Forks of one zygote are alike, because their code and memory are at the same addresses. With a loader worker,
+five forks trained within 0.5% of each other, whereas five zygotes differed by 2 to 7% (standard deviation;
+two cores, torch 2.15). So a measurement that renews its processes uses a new generation of zygotes.
 """
 
 import contextlib
@@ -33,18 +33,18 @@ from pathlib import Path
 from perfkit import registry
 from perfkit.process import failures
 
-SERVE = "perfkit.worker.session:serve"  # what a measuring process runs; the parent imports none of it
-PRELOAD = "perfkit.worker.preload"  # what a zygote imports: torch, and what measures
+SERVE = "perfkit.worker.session:serve"  # what a measuring process runs; the parent does not import it
+PRELOAD = "perfkit.worker.preload"  # what a zygote imports: torch, and the code that measures
 ON_LINUX = sys.platform == "linux"
 READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
-"""Variables that a running process may get: every other one may be read by an import."""
+"""Variables that may be set after the imports. Any other variable may be read by an import."""
 POLL_S = 0.1
 _NUMBER = struct.Struct("i")
 
 
 @dataclass(frozen=True)
 class About:
-    """What a measuring process takes over: variables, module paths, folder; the file that it prints to."""
+    """What a measuring process takes over: variables, module paths, current folder, and its log file."""
 
     environment: Mapping[str, str]
     paths: list[str]
@@ -53,15 +53,15 @@ class About:
 
 
 class Forked:
-    """A child of a zygote, which tells its number and its end through a pipe.
+    """A child of a zygote. A pipe tells its process id, and later its exit code.
 
-    `check` is called while its number is waited for, and raises where nobody wants it any more.
+    `check` is called while the id is awaited; it raises if the child is no longer wanted.
     """
 
     def __init__(self, status: int, check: Callable[[], None]) -> None:
         self._status = status
         self._code: int | None = None
-        self.is_closed = False  # nobody asks for its end any more
+        self.is_closed = False  # no one will ask for its exit code
         try:
             while not wait([status], POLL_S):
                 check()
@@ -75,10 +75,10 @@ class Forked:
         return _NUMBER.unpack(data)[0] if len(data) == _NUMBER.size else None
 
     def exit_code(self) -> int | None:
-        """None while it runs; negative for a signal, as `subprocess` has it."""
+        """The exit code: None while it runs, negative for a signal, as in `subprocess`."""
         if self._code is None and not self.is_closed and wait([self._status], 0):
             code = self._number()
-            # A zygote that is killed takes its children with it, and says nothing.
+            # A zygote that is killed takes its children with it, and reports nothing.
             self._code = -signal.SIGKILL if code is None else code
         return self._code
 
@@ -89,7 +89,7 @@ class Forked:
 
 
 class Zygote:
-    """A process with the variables of an environment, which forks others."""
+    """A process with the variables of an environment. It forks measuring processes."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
@@ -117,7 +117,7 @@ class Zygote:
         return any(not child.is_closed for child in self._children)
 
     def fork(self, line: Connection, check: Callable[[], None]) -> Forked:
-        """A child that reads what it is from its line; the first one waits until torch is imported."""
+        """Forks a child, which reads its `About` from its line. The first waits until torch is imported."""
         ours, theirs = os.pipe()
         try:
             with self._lock, contextlib.suppress(ConnectionError):  # it has ended, and tells no number
@@ -135,18 +135,18 @@ class Zygote:
 
 
 _zygotes: dict[tuple[int, frozenset[tuple[str, str]]], Zygote] = {}
-"""By their generation and their variables; generation 0 is shared."""
+"""The zygotes by generation and variables. Those of generation 0 are shared."""
 _generations = itertools.count(1)
 _lock = threading.Lock()
 
 
 def new_generation() -> int:
-    """The number of zygotes that only one measurement uses."""
+    """A new generation number, for zygotes that only one measurement uses."""
     return next(_generations)
 
 
 def end_generation(generation: int) -> None:
-    """Ends the zygotes of a generation, which nobody else uses; those of generation 0 stay."""
+    """Ends the zygotes of a generation, which no other measurement uses; those of generation 0 stay."""
     if not generation:
         return
     with _lock:
@@ -155,9 +155,9 @@ def end_generation(generation: int) -> None:
 
 
 def end_unneeded(environment: Mapping[str, str]) -> None:
-    """Ends the shared zygotes of other environments than this one, but for those whose children are in use.
+    """Ends the shared zygotes of other environments than this one, unless their children are in use.
 
-    A notebook's kernel would keep one for every combination of variables that was ever measured.
+    Otherwise a notebook's kernel would keep one for every combination of variables that was ever measured.
     """
     needed = (0, frozenset(_early(environment).items()))
     with _lock:
@@ -169,12 +169,12 @@ def end_unneeded(environment: Mapping[str, str]) -> None:
 def start(
     line: Connection, environment: Mapping[str, str], generation: int, check: Callable[[], None]
 ) -> Forked:
-    """Starts a measuring process at the other end of a line, where it reads `About`; may raise an OSError.
+    """Starts a measuring process, which reads its `About` from `line`; raises an OSError if that fails.
 
     `check` is called while torch is imported, and may raise.
     """
     early = _early(environment)
-    for _ in range(2):  # somebody may have ended the zygote, which only the next call notices
+    for _ in range(2):  # a zygote may have been killed, which shows only when it is asked to fork
         zygote = _zygote(early, generation)
         try:
             process = zygote.fork(line, check)
@@ -189,8 +189,8 @@ def start(
 
 
 def prepare(environment: Mapping[str, str], generation: int) -> None:
-    """Has the zygote of an environment import torch while something else is done."""
-    with contextlib.suppress(OSError):  # whoever needs it says so
+    """Starts the zygote of an environment in advance, so that it imports torch in the background."""
+    with contextlib.suppress(OSError):  # `start` tries again, and reports the error
         _zygote(_early(environment), generation)
 
 
@@ -212,14 +212,14 @@ def _zygote(early: Mapping[str, str], generation: int) -> Zygote:
 
 
 def serve(descriptor: int) -> None:
-    """Forks a child for each request and tells its end. Ends, with all children, when nobody can ask."""
-    if ON_LINUX:  # elsewhere a process that has imported torch may not fork
+    """Forks a child for each request and reports its exit. Ends with all children when the parent is gone."""
+    if ON_LINUX:  # elsewhere a process that has imported torch must not fork
         importlib.import_module(PRELOAD)
     _Server(socket.socket(fileno=descriptor)).run()
 
 
 class _Server:
-    """The zygote at work: it waits for requests, and for the ends of its children."""
+    """The loop of a zygote: it waits for requests, and for its children to end."""
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
@@ -252,11 +252,11 @@ class _Server:
             _become(Connection(line))
         os.close(line)
         self._children[pid] = status
-        with contextlib.suppress(BrokenPipeError):  # whoever asked has given up meanwhile
+        with contextlib.suppress(BrokenPipeError):  # the parent no longer waits for this child
             os.write(status, _NUMBER.pack(pid))
 
     def _leave(self, status: int) -> None:
-        """Takes what belongs to the zygote away from a new child."""
+        """Closes the zygote's files and resets its signal handlers in a new child."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
@@ -272,12 +272,12 @@ class _Server:
                 return
             pipe = self._children.pop(pid, None)
             if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # nobody asks for it any more
+                with contextlib.suppress(BrokenPipeError):  # the parent has closed its end
                     os.write(pipe, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
                 os.close(pipe)
 
     def _end_all(self) -> None:
-        """Ends every child with its group, suspended ones too: the process that wanted them has gone."""
+        """Kills every child with its process group, even if it is suspended: the parent is gone."""
         for pid in self._children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
@@ -288,20 +288,20 @@ class _Server:
 
 
 def _become(line: Connection) -> None:
-    """Prepares this process, then answers questions; a failure goes to the parent. Never returns."""
-    os.setsid()  # before anything else: at the end its whole group is killed, which was the zygote's
+    """Prepares this process, then answers questions. Sends a failure to the parent. Never returns."""
+    os.setsid()  # first of all: the group that is killed at the end must not be the zygote's
     try:
         about = line.recv()
-        if os.path.isdir(os.path.dirname(about.log)):  # else whoever asked has given up meanwhile
+        if os.path.isdir(os.path.dirname(about.log)):  # else the parent has given up, and removed the folder
             _prepare(about)
             registry.load(SERVE)(line)
-    except BaseException as problem:  # whatever it is, the parent must hear of it
+    except BaseException as problem:  # whatever it is, the parent must learn of it
         traceback.print_exception(problem, file=sys.stderr)
         sys.stderr.flush()
         with contextlib.suppress(OSError):
             line.send(failures.explain(problem))
     finally:
-        os.killpg(0, signal.SIGKILL)  # this process and all that it started, at once
+        os.killpg(0, signal.SIGKILL)  # this process and everything it started, at once
 
 
 def _prepare(about: About) -> None:
@@ -316,15 +316,15 @@ def _prepare(about: About) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.clear()
     os.environ.update(about.environment)
-    os.environ.pop("MPLBACKEND", None)  # a notebook's own
+    os.environ.pop("MPLBACKEND", None)  # a notebook sets it for itself
     tempfile.tempdir = None  # TMPDIR has changed
     os.chdir(about.folder)
     sys.path[:] = about.paths
-    sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's is nothing for workers to import
+    sys.modules["__main__"] = types.ModuleType("__main__")  # workers must not import the zygote's
     multiprocessing.set_start_method(None, force=True)  # loader workers start as in any script
     warnings.simplefilter("ignore")
 
 
 def die_with_parent() -> None:
-    """Has the kernel end this process with the one that started it, even while it is suspended."""
+    """Has the kernel kill this process when its parent ends, even while it is suspended."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
