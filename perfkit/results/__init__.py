@@ -1,4 +1,4 @@
-"""What a measurement leaves behind: runs, statistics, the store. torch is never imported."""
+"""The results of measurements: runs, statistics, the store. torch is never imported."""
 
 from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check, Parity

@@ -8,7 +8,7 @@ from perfkit.results.stats import Ratio
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """B against A; of several pairs of processes, both runs are those of the first."""
+    """B compared with A. If there were several pairs of processes, both runs are those of the first."""
 
     a: Run
     b: Run
@@ -20,7 +20,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def incarnations(self) -> int:
-        """How often the processes of both sides were started."""
+        """How many times the processes of both sides were started."""
         return len(self.pairing.sizes)
 
     @property
@@ -28,7 +28,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return len(self.pairing.own_samples_per_s)
 
     def describe(self, with_verdict: bool = True) -> str:
-        """One line for people; without its verdict where another one is given on the same numbers."""
+        """One line for people, without the verdict if the caller gives a different one for these numbers."""
         ratio = self.ratio
         numbers = f"{ratio.ratio:.3f}× ({ratio.low:.3f}–{ratio.high:.3f})"
         if with_verdict:

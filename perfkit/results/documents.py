@@ -1,4 +1,4 @@
-"""Runs as JSON: for other programs, and back from files that are not trusted."""
+"""Runs as JSON: written for other programs, and read from files that are not trusted."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ _DERIVED = (
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The plain data of a stage for `--json`: derived numbers next to the raw ones they come from."""
+    """A stage as plain data for `--json`: derived numbers next to the raw ones that they come from."""
     ratios = {f"speedup_vs_{role}": run.speedup(role) for role in ("previous", "baseline")}
     fields = [name for name in Run.__struct_fields__ if name not in _NOT_SHOWN]
     values = {"name": run.stage, **{name: getattr(run, name) for name in (*fields, *_DERIVED)}, **ratios}
@@ -30,7 +30,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def document(runs: Sequence[Run]) -> dict[str, Any]:
-    """A session as `--json` writes it and a report shows it."""
+    """A session as `--json` writes it and as a report shows it."""
     first = runs[0]
     return {
         "schema": SCHEMA,
@@ -50,7 +50,7 @@ class _Version(msgspec.Struct):
 
 
 def read(text: bytes, kind: type[T], what: object) -> T:
-    """A struct with runs from JSON: nothing is executed, every field is checked; else a `StoreError`."""
+    """Reads a struct with runs from JSON, checking every field and executing nothing; else a `StoreError`."""
     name = kind.__name__.lower()
     try:
         version = msgspec.json.decode(text, type=_Version).schema
@@ -61,5 +61,5 @@ def read(text: bytes, kind: type[T], what: object) -> T:
     except (ValueError, TypeError, KeyError, RecursionError) as problem:
         wrong = f"{what} is not a {name} of this version of perfkit: {problem}"
         raise StoreError(wrong, "Restore it, or measure again") from None
-    known = f"its schema is {version}, and {SCHEMA} is known"
+    known = f"its schema is {version}, but this version knows only {SCHEMA}"
     raise StoreError(f"{what} is a {name} of a later version of perfkit: {known}", "Update perfkit")

@@ -1,4 +1,4 @@
-"""Whether a recipe trains the same as the plain program: the verdict, whoever checked it."""
+"""Whether a recipe trains the same as the plain program: the verdict, however it was checked."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 Losses = list[float]
-if not TYPE_CHECKING:  # JSON has no NaN and no infinity: null takes their place in a file
+if not TYPE_CHECKING:  # JSON has no NaN and no infinity, so a file has null instead
     Losses = list[float | None]
 
 
 def restore(losses: list[Any]) -> None:
-    """Puts NaN where a file has null: a training that diverged has losses as well."""
+    """Replaces null from a file by NaN: a training that diverged has losses as well."""
     for at, loss in enumerate(losses):
         if loss is None:
             losses[at] = math.nan
@@ -35,7 +35,7 @@ class Parity(msgspec.Struct, frozen=True):
     checks: list[Check]
     other_batch: bool  # whether an optimizer step uses a different number of samples than the plain program's
     losses: Mapping[str, Losses]
-    """Of the candidate, and of the plain program on the same tensors in float32 and in float64."""
+    """The losses of the candidate, and of the plain program on the same tensors in float32 and float64."""
 
     def __post_init__(self) -> None:
         for losses in self.losses.values():
@@ -61,10 +61,10 @@ class Parity(msgspec.Struct, frozen=True):
 
 
 def check_losses(ours: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool) -> Check:
-    """Whether the first losses of a training are those of the plain one, up to rounding.
+    """Whether the first losses of a training equal those of the plain one, up to rounding.
 
-    Equal where the switches are exact; else within 0.1% of the largest loss, 2% if the model computes in 16
-    bits.
+    They must be equal if the switches are exact. Otherwise they may differ by 0.1% of the largest loss, or by
+    2% if the model computes in 16 bits.
     """
     if exactness == "changes training":
         return Check("losses", True, "different losses, because a step has more or fewer samples")

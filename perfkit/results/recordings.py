@@ -1,4 +1,4 @@
-"""Recordings: files with the runs of a named machine, for others to open. Some ship with perfkit."""
+"""Recordings: files with the runs of a named machine, to share with others. Some come with perfkit."""
 
 import datetime
 import shlex
@@ -16,10 +16,10 @@ from perfkit.results.documents import read
 from perfkit.results.run import Run
 from perfkit.results.schema import SCHEMA, Provenance
 
-PREFIX = "recorded:"  # begins the name of a device; the name of a recording, or a file, follows
+PREFIX = "recorded:"  # of a device name; the name of a recording, or a file, follows
 FILES = (".json", ".zip")  # endings of files with a recording: of `perfkit run -o`, and of `make gpu`
-PACKED = ("ladder.json", "smoke.json")  # the recording in a file of `make gpu`; the small one without it
-MOST_BYTES = 64 << 20  # the largest that is read
+PACKED = ("ladder.json", "smoke.json")  # the recording in a file of `make gpu`, or the small one
+MOST_BYTES = 64 << 20  # the size of the largest file that is read
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,17 +38,17 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def provenance() -> Provenance:
-    """The provenance of what this process's command records here and now."""
+    """The provenance of what this command records here and now."""
     facts = machine.facts()
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    # A recording is shared: it names files without their paths on this machine.
+    # Recordings are shared, so files are named without their paths on this machine.
     program, *words = map(_without_folders, sys.argv)
     command = shlex.join([Path(program).name, *words])
     return Provenance(machine=facts, when=when, command=command, commit=facts["commit"])
 
 
 def _without_folders(word: str) -> str:
-    """A word of a command with the name of a file in place of its path: `--html=/home/me/x.html`, too."""
+    """A word of a command with file names instead of paths, even in `--html=/home/me/x.html`."""
     if word.startswith("/"):
         return Path(word).name
     option, is_path, path = word.partition("=/")
@@ -56,9 +56,9 @@ def _without_folders(word: str) -> str:
 
 
 def content(recorded: Sequence[Run]) -> bytes:
-    """Measured runs as the content of a recording, without cancelled ones; empty if none is left."""
+    """The content of a recording of these runs, except cancelled ones; empty if none is left."""
     if any(run.origin for run in recorded):
-        raise InvalidValue("these runs are of a recording already", "Copy its file instead")
+        raise InvalidValue("these runs are from a recording already", "Copy its file instead")
     runs = [run for run in recorded if run.status != "cancelled"]
     if not runs:
         return b""
@@ -67,31 +67,31 @@ def content(recorded: Sequence[Run]) -> bytes:
 
 
 def available() -> Mapping[str, Path]:
-    """By name: those that ship with perfkit, and files of `make gpu` in the data folder's `recordings`."""
+    """Recordings by name: those that come with perfkit, and `make gpu` files in the data folder."""
     files = sorted(machine.shipped("recordings").glob("*.json"))
     files += sorted((machine.data_folder() / "recordings").glob("gpu-*.zip"))
     return {file.stem: file for file in files if file.stem != "provenance"}
 
 
 def find(name: str) -> list[Run]:
-    """The runs of a recording by its name or its file (`FILES`); a `StoreError` if that cannot be read."""
+    """The runs of a recording, by its name or its file (`FILES`); a `StoreError` if it cannot be read."""
     known = available()
     path = known.get(name, Path(name))
     if path.suffix in FILES and path.is_file():
         recording = read(_unpacked(path) if path.suffix == ".zip" else path.read_bytes(), Recording, path)
         return [msgspec.structs.replace(run, origin=recording.provenance) for run in recording.runs]
-    there = f"There are: {', '.join(known) or 'none'}. Others: a file of `perfkit run -o`, or of `make gpu`"
+    there = f"There are: {', '.join(known) or 'none'}. Or name a file of `perfkit run -o`, or of `make gpu`"
     raise InvalidValue(f"there is no recording '{name}'", there)
 
 
 def _unpacked(path: Path) -> bytes:
-    """The recording in a file of `make gpu`, read by its name into memory: nothing is written or executed."""
+    """Reads the recording in a file of `make gpu` into memory. Nothing is written to disk or executed."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next((name for name in PACKED if name in archive.namelist()), PACKED[0])
             with archive.open(name) as file:
                 text = file.read(MOST_BYTES + 1)
-    except Exception as problem:  # an archive that was made to deceive may raise anything
+    except Exception as problem:  # a malicious archive may raise anything
         raise StoreError(f"{path.name} is not of `make gpu`: {problem}", "Ask for it again") from None
     if len(text) > MOST_BYTES:
         raise StoreError(f"{name} in {path.name} unpacks to over {MOST_BYTES:,} bytes", "Do not trust it")

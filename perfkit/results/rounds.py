@@ -1,4 +1,4 @@
-"""Rounds of two runs: what a comparison is computed from. Raw values are kept, everything else is derived."""
+"""Rounds of two runs: what a comparison is computed from. Only raw values are stored; the rest is derived."""
 
 import math
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from perfkit.results.stats import AAPair, Nested, Ratio, Spread
 Role = Literal["previous", "baseline"]  # what a run is compared with: the stage before it, or the first one
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
-# What a file from outside may hold: of other values nothing could be computed.
+# The values that a file from outside may hold. No results could be computed from others.
 Rate = Annotated[float, Meta(gt=1e-6, lt=1e12)]  # samples/s
 Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
-Duration = Annotated[float, Meta(gt=0, lt=1e9)]  # seconds that something divides by
+Duration = Annotated[float, Meta(gt=0, lt=1e9)]  # seconds that are used as a divisor
 Share = Annotated[float, Meta(ge=0, lt=1e3)]
 Count = Annotated[int, Meta(ge=0)]
 RoundCount = Annotated[int, Meta(gt=0)]  # the rounds of an incarnation
 
 
 def undisturbed(shares: Sequence[float], count: int) -> Flags:
-    """Which of `count` rounds others left alone, or all where these are too few to say anything.
+    """Which of `count` rounds other programs left undisturbed; all rounds if too few are.
 
-    Others took `shares` of the cores, one in each round; empty where it was not measured.
+    `shares` are the shares of the cores that others took in each round; empty if not measured.
     """
     values = np.array(shares) if len(shares) == count else np.zeros(count)
     alone: Flags = values <= stats.CLEAN
@@ -39,15 +39,15 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     own_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
     other_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
     disturbed: list[Share] = []
-    """Share of the cores that others took in each round; empty where it was not measured."""
-    incarnations: list[RoundCount] = []  # how many rounds each incarnation has; empty for one
+    """The share of the cores that others took in each round; empty if it was not measured."""
+    incarnations: list[RoundCount] = []  # rounds in each incarnation; empty if there is only one
 
     @property
     def sizes(self) -> list[int]:
         return self.incarnations or [len(self.own_samples_per_s)]
 
     def nested(self, spread: Spread, interleaved: bool = True) -> Nested:
-        """The mean logarithm of the ratio of the two."""
+        """The mean of the logarithm of the ratio of both runs."""
         own = np.log(self.own_samples_per_s)
         other = np.log(self.other_samples_per_s)
         counts = stats.weights(self.disturbed, own.size)
@@ -65,24 +65,24 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     role: Role
     interleaved: bool  # whether both were measured in the same rounds
     spread: Spread | None = None
-    """How far equal processes differ there, as it was known then; None if it was not."""
+    """How much equal processes differ on that machine, as far as it was known then; None if it was not."""
     precision: Share = stats.PRECISION
-    """The half width / ratio at which a difference that is not seen counts as none."""
+    """The half width / ratio at which an interval without a visible difference counts as no difference."""
     via: list[Rounds] = []
-    """What else the ratio is multiplied by: the rounds of every stage that was kept in between."""
+    """Further factors of the ratio: the rounds of every stage that was kept in between."""
     band: Share | None = None
-    """Of simulated runs: the model's error of the ratio to expect, as a fraction; None for measured ones."""
+    """For simulated runs, the expected error of the ratio, as a fraction; None for measured runs."""
 
     def __post_init__(self) -> None:
         for part in (self, *self.via):
             if len(part.own_samples_per_s) != len(part.other_samples_per_s):
-                raise ValueError("its rates are of the same rounds, but not equally many")
+                raise ValueError("its two lists of rates differ in length")
             if part.incarnations and sum(part.incarnations) != len(part.own_samples_per_s):
-                raise ValueError("its incarnations have other rounds than it holds")
+                raise ValueError("its incarnations do not add up to the number of its rounds")
 
     @property
     def known_spread(self) -> Spread:
-        """How far equal processes differ, for the interval; simulated ones do not."""
+        """How much equal processes differ, for the interval. Simulated processes do not differ."""
         if self.band is not None:
             return stats.ONE_PROCESS
         return self.spread or stats.UNKNOWN
@@ -93,7 +93,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def has_spoiled_turns(self) -> bool:
-        """Whether the sides took turns in a disturbed room, so that a difference may be the room's."""
+        """Whether the sides took turns while others disturbed them, which may have caused a difference."""
         return not self.interleaved and stats.is_spoiled(self.disturbed, len(self.own_samples_per_s))
 
     @property
@@ -110,7 +110,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def in_two_rooms(self) -> tuple[Ratio, Ratio] | None:
-        """The ratio of the clean rounds and that of the disturbed ones, if they differ beyond chance."""
+        """The ratios in the clean and in the disturbed rounds, if they differ by more than chance."""
         taken = np.array(self.disturbed)
         if not self.interleaved or taken.size != len(self.own_samples_per_s):
             return None
@@ -138,7 +138,7 @@ def pooled(before: Pairing, now: Pairing) -> Pairing:
 
 
 def aa_pairs(pairing: Pairing) -> list[AAPair]:
-    """How far two equal sides differed in each incarnation that others left alone."""
+    """How much two equal sides differed, in each incarnation that other programs left undisturbed."""
     pairs = []
     at = 0
     for size in pairing.sizes:

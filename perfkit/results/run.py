@@ -1,4 +1,4 @@
-"""Runs: what a measurement leaves behind. Everything is derived here from the raw values that are kept."""
+"""Runs: the results of measurements. Everything here is derived from the raw values that are stored."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from perfkit.results.stats import Estimate, Nested, Ratio, Values
 class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     """One workload under one recipe on one machine. Immutable; a failed run is a run too.
 
-    The values that are derived here are None where nothing was measured.
+    The values that are derived here are None if nothing was measured.
     """
 
     @property
     def h2d_bytes_per_sample(self) -> int | None:
-        """What is copied to an accelerator; None on a CPU, where nothing is copied."""
+        """The bytes copied to an accelerator for a sample; None on a CPU, where nothing is copied."""
         return None if self.device == "cpu" else self.batch_bytes_per_sample
 
     @property
@@ -34,10 +34,10 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def samples_per_s(self) -> Estimate | None:
-        """Throughput: geometric mean over the rounds, each as clean as it was, with its 95% interval.
+        """Throughput: the geometric mean of the rounds, weighted by how clean each was, with a 95% interval.
 
-        The ratio of two runs is the ratio of these values: a run that was not measured in the same rounds as
-        the baseline has the baseline's rate times its ratio to the baseline.
+        The ratio of two runs is the ratio of these values. So for a run that was not measured in the same
+        rounds as the baseline, it is the baseline's rate times the ratio to the baseline.
         """
         rates = np.array(self.raw.block_samples_per_s)
         if self.status != "ok" or not rates.size:
@@ -54,14 +54,14 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def step_s(self) -> Estimate | None:
-        """Time of a step, data wait included: median over the steps that count."""
+        """The time of a step, including the wait for data: the median of the steps that count."""
         steps = self._counted(self.raw.step_s, self.raw.device_step_s)
         step = stats.median(steps) if self.status == "ok" else None
         return stats.widened(step, self.simulated.band) if step and self.simulated else step
 
     @property
     def data_wait_s(self) -> Estimate | None:
-        """Time a step waits in `next(loader)`: median over the steps that count."""
+        """The time that a step waits in `next(loader)`: the median of the steps that count."""
         return stats.median(self._counted(self.raw.data_wait_s))
 
     @property
@@ -74,27 +74,27 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def pipeline_efficiency(self) -> float | None:
-        """Throughput / compute-only rate, of the incarnation in which both were measured."""
+        """Throughput / compute-only rate, both from the first incarnation; at most 1."""
         share = self._compute_only
         is_known = self.samples_per_s and share and not self.ceiling_below_rate
         return min(1.0, math.exp(share.centre)) if is_known and share else None
 
     @property
     def ceiling_samples_per_s(self) -> float | None:
-        """The compute-only rate: what the model could do if data were free."""
+        """The compute-only rate: the throughput if loading data took no time."""
         rate = self.samples_per_s
         efficiency = self.pipeline_efficiency
         return rate.value / efficiency if rate and efficiency else None
 
     @property
     def ceiling_below_rate(self) -> bool:
-        """Whether the compute-only rate came out below the rate, which cannot be, by more than chance."""
+        """Whether the compute-only rate is below the throughput by more than chance, which is impossible."""
         share = self._compute_only
         return bool(share and share.rounds >= stats.MIN_ROUNDS and share.centre - share.half > 0.01)
 
     @cached_property
     def _compute_only(self) -> Nested | None:
-        """The logarithm of the rate / that on a cached batch, with its interval."""
+        """The logarithm of the throughput / the rate on a cached batch, with its interval."""
         cached = np.array(self.raw.ceiling_samples_per_s)
         first = slice(self.raw.sizes[0] if self.raw.incarnations else cached.size)
         rates = np.array(self.raw.block_samples_per_s[first])
@@ -108,23 +108,23 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def utilization(self) -> float | None:
-        """Kernel time of a step / the step, 0 to 1, of a simulated run; None for measured ones."""
+        """Kernel time / step time of a simulated run, 0 to 1; None for measured runs."""
         step = self.step_s
         return min(1.0, self.simulated.kernel_s / step.value) if self.simulated and step else None
 
     @property
     def disturbed(self) -> float | None:
-        """The mean share of the cores that others took, if that spoiled more than half of the rounds."""
+        """The mean share of the cores that others took, if this spoiled more than half of the rounds."""
         shares = self.raw.disturbed
         is_spoiled = self.status == "ok" and bool(shares) and stats.is_spoiled(shares, len(shares))
         return float(np.mean(shares)) if is_spoiled else None
 
     def pairing(self, role: str) -> Pairing | None:
-        """The rounds with the `previous` stage or the `baseline`; None where they were not compared."""
+        """The rounds shared with the `previous` stage or the `baseline`; None if they were not compared."""
         return next((pairing for pairing in self.pairings if pairing.role == role), None)
 
     def speedup(self, role: str) -> Ratio | None:
-        """Against the `previous` stage or the `baseline`; None where they were not compared."""
+        """How many times as fast it is as the `previous` stage or the `baseline`; None if not compared."""
         pairing = self.pairing(role)
         return pairing.ratio if pairing and self.status == "ok" else None
 
@@ -134,7 +134,7 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         return next((run for run in runs if pairing and run.id == pairing.against), None)
 
     def _counted(self, values: list[float], on_device: Sequence[float] = ()) -> Values:
-        """The values (one a step) after the warm-up, in the rounds that count; `on_device` if known."""
+        """The values (one a step) after the warm-up, in the rounds that count; `on_device` if it is known."""
         steps = np.array(values[self.raw.warmup_steps :])
         if len(on_device) == steps.size:
             steps = np.array(on_device)
@@ -145,7 +145,7 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
 
 
 def rated(run: Run, first: Run) -> Run:
-    """A run that was measured with another one: if it has other rounds, its rate is by the ratio to that."""
+    """A run that was measured with `first`. If it has different rounds, its rate follows from the ratio."""
     if run.raw.sizes == first.raw.sizes:
         return run
     rate = first.samples_per_s
@@ -153,7 +153,7 @@ def rated(run: Run, first: Run) -> Run:
 
 
 def continued(earlier: Run, now: Run) -> Run:
-    """A run with the rounds of an earlier one of the same recipe before its own."""
+    """A run with the rounds of an earlier run of the same recipe put before its own."""
     raw = earlier.raw
     more = now.raw
     whole = Raw(

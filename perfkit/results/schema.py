@@ -1,4 +1,4 @@
-"""What is kept of a measurement: raw values, with what was measured, where and how; nothing derived."""
+"""What is stored of a measurement: raw values, with what was measured, where and how; nothing derived."""
 
 from typing import Any, Literal
 
@@ -8,28 +8,28 @@ from perfkit import machine
 from perfkit.results.parity import Check, Losses, restore
 from perfkit.results.rounds import Count, Duration, Pairing, Rate, RoundCount, Seconds, Share
 
-SCHEMA: Literal[2] = 2  # version of what is stored
-AGAIN = "baseline_again"  # the stage that measures the baseline once more in another process: the A/A row
+SCHEMA: Literal[2] = 2  # version of the stored format
+AGAIN = "baseline_again"  # the stage that measures the baseline again in a second process: the A/A row
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
 
 
 class Mechanism(Check, frozen=True):
-    """Proof that a switch is on (or off): read from the built objects, not from the recipe."""
+    """Proof that a switch is on (or off), read from the built objects, not from the recipe."""
 
     name: str = msgspec.field(name="switch")
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """The model behind a simulated run, and how far off it has been; nothing of the run used a GPU."""
+    """The model behind a simulated run, and how wrong it has been. No part of such a run used a GPU."""
 
     gpu: str
-    host: str  # what loads, copies and launches: a virtual host
+    host: str  # the virtual host that loads, copies and launches
     model: str  # version of the model; `constants` is the digest of its constants
     constants: str
     band: Share
-    """Error of samples/s to expect, as a fraction: that of kernel time, as far as kernels decide it."""
-    memory_band: Share | None = None  # error of the peak memory to expect, as a fraction
+    """The expected error of samples/s, as a fraction: the error of kernel time, as far as kernels decide."""
+    memory_band: Share | None = None  # expected error of the peak memory, as a fraction
     kernel_s: Seconds = 0.0
 
 
@@ -48,7 +48,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Busiest(msgspec.Struct, frozen=True):
-    """The other program that took most of the cores while a run was measured."""
+    """The other program that took the most CPU time while a run was measured."""
 
     program: str
     share: Share
@@ -74,22 +74,22 @@ class Raw(msgspec.Struct, frozen=True):
     data_wait_s: list[Seconds] = []
     warmup_steps: Count = 0
     device_step_s: list[Duration] = []
-    """CUDA only: device time between the ends of successive measured steps, within each block."""
+    """On accelerators: device time between the ends of successive measured steps, within each block."""
     block_samples_per_s: list[Rate] = []  # one slice in each round
     ceiling_samples_per_s: list[Rate] = []
-    """Slices on one batch that is already on the device, after the rounds of the first incarnation."""
+    """The rates of slices on a batch that is already on the device, after the first incarnation's rounds."""
     gpu_utilization_nvml: list[float] = []
     block_steps: list[Count] = []
     disturbed: list[Share] = []
     """For each round, the largest share of the cores that others took during one of its slices."""
-    incarnations: list[RoundCount] = []  # how many rounds each incarnation has; empty for one
-    further_warmup_s: list[list[Duration]] = []  # the steps of the warm-up of every further incarnation
+    incarnations: list[RoundCount] = []  # rounds in each incarnation; empty if there is only one
+    further_warmup_s: list[list[Duration]] = []  # the warm-up steps of each further incarnation
 
     def __post_init__(self) -> None:
         if len(self.ceiling_samples_per_s) > len(self.block_samples_per_s):
-            raise ValueError("it holds more ceilings than blocks")
+            raise ValueError("it has more compute-only slices than rounds")
         if self.incarnations and sum(self.incarnations) != len(self.block_samples_per_s):
-            raise ValueError("its incarnations have other rounds than it holds")
+            raise ValueError("its incarnations do not add up to the number of its rounds")
 
     @property
     def sizes(self) -> list[int]:
@@ -97,7 +97,7 @@ class Raw(msgspec.Struct, frozen=True):
 
 
 class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a run: one workload under one recipe on one machine."""
+    """What is stored of a run: one workload under one recipe on one machine."""
 
     schema: Literal[2] = SCHEMA
     id: str
@@ -107,7 +107,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     workload: str
     code: str | None = None
-    """The digest of the workload's module, or of the script; None where it is not known."""
+    """The digest of the workload's module, or of the script; None if it is not known."""
     options: dict[str, Any] = {}
     preset: str = ""
     device: str
@@ -127,18 +127,18 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     compile_s: Seconds | None = None
     peak_memory_bytes: Count | None = None
     peak_reserved_bytes: Count | None = None
-    batch_bytes_per_sample: Count | None = None  # size of a sample in the batch that the loader hands over
+    batch_bytes_per_sample: Count | None = None  # bytes of a sample in the loader's batch
     simulated: Simulated | None = None
-    decision: Decision | None = None  # whether the climb kept its stage; None where nothing was to be decided
-    origin: Provenance | None = None  # of a run that is played from a recording
+    decision: Decision | None = None  # whether its stage was kept; None if there was nothing to decide
+    origin: Provenance | None = None  # of a run from a recording
     script: str | None = None
-    """The command of a user's script that trained; the recipe is then only what could be observed of it."""
+    """The command of a user's script, if a script trained; the recipe is then what was observed of it."""
     not_applied: dict[str, str] = {}  # switches of its stage that cannot act here, with the reason
-    busiest: Busiest | None = None  # of a disturbed run; None also where it is not known
+    busiest: Busiest | None = None  # of a disturbed run; None if it is not known, too
     facts: dict[str, str] = {}  # further facts for people, such as the precision policy
     warnings: list[str] = []
 
     def __post_init__(self) -> None:
         restore(self.losses)
-        if self.recipe.get("ranks") == 1:  # it was a switch, and 1 says nothing
+        if self.recipe.get("ranks") == 1:  # it was a switch once; 1 means nothing special
             del self.recipe["ranks"]

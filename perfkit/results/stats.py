@@ -1,4 +1,4 @@
-"""Pure functions on measured values: means and medians with their intervals, steadiness, verdicts."""
+"""Pure functions on measured values: means and medians with their intervals, weights, verdicts."""
 
 import math
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ Values = np.ndarray[Any, np.dtype[np.float64]]
 MeasuredVerdict = Literal["faster", "slower", "no measurable difference", "undecided"]
 Verdict = MeasuredVerdict | Literal["predicted faster", "predicted slower", "too close to predict"]
 
-MIN_EFFECT = 0.01  # an effect below 1% is not called an effect, however narrow its interval
-MIN_ROUNDS = 5  # fewer rounds never give a verdict: their interval means little
+MIN_EFFECT = 0.01  # an effect below 1% gets no verdict, however narrow its interval
+MIN_ROUNDS = 5  # fewer rounds give no verdict, because their interval means little
 ENDING_ROUNDS = 10
 """Measuring never ends after fewer rounds, however narrow their interval: a few come out close together by
 chance, and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
 PRECISION = 0.05
-"""Half the width of an interval / ratio at which a difference that is not seen counts as none."""
+"""The half width / ratio at which an interval without a visible difference counts as no difference."""
 CLEAN = 0.05
-"""A slice counts half if others took this share of the cores meanwhile, and less the more they took."""
+"""A slice counts half if others took this share of the cores during it, and less the more they took."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A value with its 95% interval, in the unit of the values: a median of times, a mean of rates."""
+    """A value with its 95% interval: a median of times, or a mean of rates."""
 
     value: float
     low: float
@@ -32,7 +32,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """How many times as fast one side is, with its 95% interval and the verdict."""
+    """How many times as fast one side is, with the 95% interval and the verdict."""
 
     ratio: float
     low: float
@@ -53,10 +53,10 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 def median(values: Values) -> Estimate | None:
-    """Median and its 95% interval, whatever the distribution; None without values.
+    """The median and its 95% interval, whatever the distribution; None without values.
 
     The bounds are order statistics: the number of values below the true median is binomial. Five values or
-    fewer cannot give 95%: their interval is their range.
+    fewer cannot give 95%, so their interval is their range.
     """
     if not values.size:
         return None
@@ -68,58 +68,58 @@ def median(values: Values) -> Estimate | None:
 
 
 class Spread(NamedTuple):
-    """How far equal processes differ: the deviation of a ratio's logarithm, with its degrees of freedom."""
+    """How much equal processes differ: the deviation of the log ratio, with its degrees of freedom."""
 
-    sd: Annotated[float, Meta(ge=0, lt=10)]  # bounds of a file from outside: what can be computed with
+    sd: Annotated[float, Meta(ge=0, lt=10)]  # the bounds are for files from outside
     freedom: Annotated[float, Meta(ge=1, lt=1e6)]
 
 
-LEAST_SPREAD = 0.005  # no number of pairs shows that equal processes do not differ at all
+LEAST_SPREAD = 0.005  # no number of pairs can show that equal processes do not differ at all
 UNKNOWN = Spread(0.025, 4)
 """Where no pair of equal processes was measured: they differed by 1.5% (204 groups of processes), or by 2.4%
 (336 pairs on another day; two cores, torch 2.15), and those with a loader worker by 4 to 7%."""
-ONE_PROCESS = Spread(0.0, UNKNOWN.freedom)  # of rounds whose processes are the same, or were computed
-WITH_WORKERS = Spread(0.04, 4)  # of a training on a CPU with loader workers, which share its cores
+ONE_PROCESS = Spread(0.0, UNKNOWN.freedom)  # for rounds of the same processes, or computed ones
+WITH_WORKERS = Spread(0.04, 4)  # for a training on a CPU whose loader workers share its cores
 OF_SCRIPTS = Spread(0.03, 4)
 """Equal processes of a script differed by 2.1% (18 pairs of three small scripts, two cores, torch 2.15)."""
 
 
 def usual_spread(device: str, workers: bool) -> Spread:
-    """How far equal processes usually differ."""
+    """How much equal processes usually differ."""
     return WITH_WORKERS if workers and device == "cpu" else UNKNOWN
 
 
 class Nested(NamedTuple):
-    """A mean of logarithms, from rounds in several incarnations of the same processes."""
+    """A mean of logarithms of rounds in several incarnations of the same processes."""
 
     centre: float
     half: float  # half of its 95% interval
     incarnations: int
-    rounds: float  # as many undisturbed ones would be worth as much
+    rounds: float  # the equivalent number of undisturbed rounds
 
 
 def weights(disturbed: Sequence[float], count: int) -> Values:
-    """How much each of `count` rounds counts, by the share of the cores that others took; 1 if unknown."""
+    """The weight of each of `count` rounds, by the share of the cores that others took; 1 if unknown."""
     shares = np.array(disturbed) if len(disturbed) == count else np.zeros(count)
     counts: Values = 1 / (1 + (shares / CLEAN) ** 2)
     return counts
 
 
 def is_spoiled(disturbed: Sequence[float], count: int) -> bool:
-    """Whether others spoiled more than half of `count` rounds, by the share of the cores that they took."""
+    """Whether others spoiled more than half of `count` rounds, by the shares of the cores that they took."""
     return bool(weights(disturbed, count).mean() <= 0.5)
 
 
 def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = UNKNOWN) -> Nested:
     """The mean of rounds nested in incarnations, with its 95% interval (Kalibera and Jones 2013).
 
-    Each incarnation has its own mean, from which its rounds scatter. Their variance between and within
-    says how far the mean of all may be off. Few incarnations show little of the variance between them, so
-    what is known of equal processes counts as well, with its own degrees of freedom: with one incarnation
-    nothing else is known, and with many it hardly matters.
+    Each incarnation has its own mean, around which its rounds scatter. The variances between and within
+    incarnations tell how wrong the overall mean may be. A few incarnations show little of the variance
+    between them, so what is known of equal processes counts as well, with its own degrees of freedom. With
+    one incarnation it is all that is known; with many it hardly matters.
 
-    `logs` has the rounds in the order of time, `sizes` how many each incarnation has, `counts` how much each
-    counts, and `spread` is how far equal processes differ.
+    `logs` has the rounds in the order of time, `sizes` the number of rounds of each incarnation, `counts` the
+    weight of each round, and `spread` is how much equal processes differ.
     """
     from scipy import special
 
@@ -133,7 +133,7 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
     )
     within = scatter / max(1, logs.size - len(parts))
     expected = np.maximum(spread.sd**2 + within / totals, 1e-18)
-    # How much larger than expected the variance is, judged by the incarnations as far as there are several.
+    # How much larger than expected the variance is. Several incarnations count in this, one alone does not.
     seen = float(((means - centre) ** 2 / expected).sum())
     freedom = spread.freedom + len(parts) - 1
     excess = (spread.freedom + seen) / freedom
@@ -143,7 +143,7 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
 
 
 def difference(own: Nested, other: Nested) -> Nested:
-    """The difference of two means that were measured apart from each other."""
+    """The difference of two means that were measured independently."""
     return Nested(
         own.centre - other.centre,
         math.hypot(own.half, other.half),
@@ -153,9 +153,9 @@ def difference(own: Nested, other: Nested) -> Nested:
 
 
 def judged(centre: float, half: float, rounds: int, precision: float = PRECISION) -> Ratio:
-    """A ratio by the mean of its logarithm, and half of its 95% interval: the verdict follows from both.
+    """A ratio from the mean of its logarithm and half the width of its 95% interval, which give the verdict.
 
-    An interval that holds both no effect and a considerable one is undecided: more rounds would decide.
+    An interval that includes both no effect and a considerable one is undecided: more rounds would decide.
     """
     verdict: Verdict = "undecided"
     if rounds >= MIN_ROUNDS:
@@ -167,13 +167,13 @@ def judged(centre: float, half: float, rounds: int, precision: float = PRECISION
 
 
 def widened(estimate: Estimate, band: float) -> Estimate:
-    """An estimate whose interval also holds the error of a model, a fraction."""
+    """An estimate whose interval also covers the error of a model, given as a fraction."""
     half = math.hypot(math.log(estimate.high / estimate.low) / 2, math.log1p(band))
     return Estimate(estimate.value, estimate.value * math.exp(-half), estimate.value * math.exp(half))
 
 
 def predicted(ratio: Ratio, band: float) -> Ratio:
-    """A ratio of simulated runs: its interval holds the model's error, a fraction; its verdict predicts."""
+    """A ratio of simulated runs: its interval covers the model's error (a fraction), its verdict predicts."""
     wide = widened(Estimate(ratio.ratio, ratio.low, ratio.high), band)
     verdict: Verdict = "too close to predict"
     if wide.low > 1 + MIN_EFFECT:
@@ -184,9 +184,9 @@ def predicted(ratio: Ratio, band: float) -> Ratio:
 
 
 def is_known(centre: float, half: float, rounds: int, precision: float, part: float) -> bool:
-    """Whether a ratio is known well enough: to a precision, or to a part of its effect if that is clear.
+    """Whether a ratio is known well enough: to `precision`, or to a `part` of its effect if that is larger.
 
-    Nobody needs to wait to learn whether something is five or six times as fast.
+    It is not worth waiting to learn whether something is five or six times as fast.
     """
     enough = max(math.log1p(precision), part * abs(centre))
     return rounds >= ENDING_ROUNDS and half <= enough
@@ -196,22 +196,22 @@ class AAPair(NamedTuple):
     """Two equal processes that were measured together."""
 
     log_ratio: float
-    scatter: float  # variance of `log_ratio` that the scatter of the rounds explains
+    scatter: float  # the variance of `log_ratio` explained by the scatter of the rounds
 
 
 def aa_pair(own: Values, other: Values) -> AAPair:
-    """A pair of equal sides by their rates, in at least two rounds."""
+    """A pair of equal sides, from their rates in at least two rounds."""
     logs = np.log(own / other)
     return AAPair(float(logs.mean()), float(logs.var(ddof=1)) / logs.size)
 
 
 def spread_of(pairs: Sequence[AAPair], usual: Spread = UNKNOWN) -> Spread:
-    """How far equal processes differ, by pairs of them that were measured on this machine.
+    """How much equal processes differ, from pairs of them that were measured on this machine.
 
     The rounds of one pair of processes cannot show it: their interval narrows however much the two differ. It
     is the variance of the ratios of many pairs beyond the scatter of their rounds (variance components). What
-    is known of other machines counts as some pairs more, so that a single pair that happens to agree does not
-    show that processes do not differ.
+    is known from other machines counts like a few more pairs, so that a single pair that happens to agree
+    does not suggest that processes never differ.
     """
     count = len(pairs) + usual.freedom
     squares = sum(pair.log_ratio**2 - pair.scatter for pair in pairs)

@@ -1,6 +1,6 @@
-"""Where runs, decisions and the A/A noise are kept: SQLite, for any number of threads and processes.
+"""The store of runs, decisions and the A/A noise, in SQLite, for any number of threads and processes.
 
-The noise is how far a recipe differs from itself in another process: every ladder measures its baseline in
+The noise is how much a recipe differs from itself in another process. Every ladder measures its baseline in
 two processes, and `perfkit doctor --noise` measures more such pairs.
 """
 
@@ -23,20 +23,20 @@ from perfkit.results.schema import Decision
 from perfkit.results.stats import AAPair, Spread
 
 _SQL = registry.toml("perfkit.results", "store")
-_VERSION = 4  # of the tables, as `PRAGMA user_version`; a file of version 1 has 0 there
+_VERSION = 4  # of the tables, in `PRAGMA user_version`; a file of version 1 has 0 there
 
 
 class Decided(NamedTuple):
-    """What was decided on a stage."""
+    """The decision on a stage."""
 
     decision: Decision
     settings: dict[str, Any]
-    """The switches that later stages start from: as they were measured, or as before if it was dropped."""
+    """The switches that later stages start from: as measured, or as before it if the stage was dropped."""
     run: Run
 
 
 def keep(store: "RunStore | None", *runs: Run) -> None:
-    """Keeps runs if there is a store. What it cannot write is in its `lost`, and can still be shown."""
+    """Stores runs if there is a store. If writing one fails, `lost` says so, and it can still be shown."""
     if store is None:
         return
     for run in runs:
@@ -48,7 +48,7 @@ def keep(store: "RunStore | None", *runs: Run) -> None:
 
 @contextlib.contextmanager
 def warning_store() -> "Iterator[RunStore]":
-    """A store whose user only gets a result: at its end it warns of what could not be stored."""
+    """A store for callers that only return a result. At the end it warns of what could not be stored."""
     store = RunStore()
     try:
         yield store
@@ -58,17 +58,17 @@ def warning_store() -> "Iterator[RunStore]":
 
 
 class RunStore:
-    """The runs of this user, in an SQLite file that is created where it is missing.
+    """The runs of this user, in an SQLite file that is created if it is missing.
 
-    Runs of several machines may be in it; noise, answers and decisions are those of one, `machine_id` (as in
-    `machine.facts()`; this one if None). A `StoreError` is raised where the file cannot be read or written.
+    It may hold runs of several machines. Noise, answers and decisions are those of one, `machine_id` (as in
+    `machine.facts()`; this one if None). A `StoreError` is raised if the file cannot be read or written.
     """
 
     def __init__(self, path: Path | None = None, machine_id: str | None = None) -> None:
         self.path = path or machine.data_folder() / "runs" / "runs.sqlite"
         self._machine_id = machine_id
         self.problems: list[str] = []
-        """What was left out when it was read, with the reason, each once; a reader may clear it."""
+        """What was left out when it was read, with the reason, each once. The reader may clear it."""
         self.lost: list[str] = []  # what could not be written, with the reason
         with self._open() as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -87,16 +87,16 @@ class RunStore:
         return self._machine_id
 
     def add(self, run: Run) -> None:
-        """Keeps a run, completely or not at all; a `StoreError` if one with this id is there already."""
+        """Stores a run, completely or not at all; a `StoreError` if there is one with this id already."""
         values = (run.id, run.created, run.session, run.workload, msgspec.json.encode(run))
         self._do("INSERT INTO runs (id, created, session, workload, body) VALUES (?, ?, ?, ?, ?)", values)
 
     def mark(self, run_id: str, guess: float | None) -> None:
-        """Notes the speed-up that the user predicts for a run; None leaves an earlier guess as it is."""
+        """Stores the speed-up that the user predicts for a run; None leaves an earlier guess unchanged."""
         self._do("UPDATE runs SET guess = ifnull(?, guess) WHERE id = ?", (guess, run_id))
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Puts runs aside, all or none; `undelete` brings them back."""
+        """Marks runs as deleted, all or none; `undelete` brings them back."""
         known = [(self.get(run_id).id,) for run_id in ids]
         with self._open() as database:
             database.executemany("UPDATE runs SET deleted = 1 WHERE id = ?", known)
@@ -106,7 +106,7 @@ class RunStore:
         self._do("UPDATE runs SET deleted = 0")
 
     def history(self, limit: int = 10_000, workload: str | None = None) -> list[Run]:
-        """Stored runs, newest first, of a workload (all if None); `problems` says what is left out."""
+        """Stored runs of a workload (all if None), newest first; `problems` says what is left out."""
         return self._read("workload = ?1", workload, limit)
 
     def runs(self, session: str | None = None) -> list[Run]:
@@ -114,7 +114,7 @@ class RunStore:
         return self._read("session = ?1", session)
 
     def get(self, run_id: str) -> Run:
-        """A run by its id, or by a prefix that no other id has; an `InvalidValue` where there is none."""
+        """A run by its id, or by a prefix that no other id has; an `InvalidValue` if there is none."""
         query = "SELECT id, body FROM runs WHERE NOT deleted AND substr(id, 1, length(?1)) = ?1 ORDER BY id"
         matches = dict(self._do(query, (run_id,)))
         if run_id in matches or len(matches) == 1:
@@ -129,7 +129,7 @@ class RunStore:
         return rows[0][0] if rows else None
 
     def prove(self, run_id: str, parity: Parity) -> None:
-        """Keeps whether a run trains the same, in place of an older check."""
+        """Stores whether a run trains the same, replacing an earlier check."""
         self._do("REPLACE INTO proofs (run, body) VALUES (?, ?)", (run_id, msgspec.json.encode(parity)))
 
     def proof(self, run_id: str) -> Parity | None:
@@ -141,15 +141,15 @@ class RunStore:
         return None
 
     def remember(self, plan_key: str, session: str) -> None:
-        """Notes that a session answers a plan on this machine, in place of an older one."""
+        """Stores that a session answers a plan on this machine, replacing an earlier answer."""
         statement = "REPLACE INTO answers (machine, question, session) VALUES (?, ?, ?)"
         self._do(statement, (self.machine_id, plan_key, session))
 
     def remembered(self, plan_key: str) -> list[Run]:
         """The runs of the newest session that answers a plan on this machine, in their order.
 
-        There are none if no session does, nor if a run of it was deleted or cannot be read: then `problems`
-        has the reason.
+        The list is empty if no session does, or if a run of it was deleted or cannot be read. In these cases
+        `problems` has the reason.
         """
         query = "SELECT session FROM answers WHERE machine = ? AND question = ?"
         rows = self._do(query, (self.machine_id, plan_key))
@@ -166,13 +166,13 @@ class RunStore:
         return runs[::-1] if len(runs) == len(marks) else []
 
     def decide(self, ladder_key: str, run: Run, decision: Decision, settings: Mapping[str, Any]) -> None:
-        """Notes a decision on the stage of a run, in place of an older one."""
+        """Stores a decision on the stage of a run, replacing an earlier one."""
         values = (decision.kept, decision.by, decision.why, msgspec.json.encode(settings).decode())
         statement = "REPLACE INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         self._do(statement, (self.machine_id, ladder_key, run.stage, run.id, *values))
 
     def decisions(self, ladder_key: str) -> dict[str, Decided]:
-        """The newest decision on each stage of a ladder on this machine; not those whose run was deleted."""
+        """The newest decision on each stage of a ladder on this machine, unless its run was deleted."""
         found: dict[str, Decided] = {}
         for stage, kept, by, why, settings, body in self._do(_SQL["decided"], (self.machine_id, ladder_key)):
             try:
@@ -185,12 +185,12 @@ class RunStore:
         return found
 
     def spread(self, device: str, allocator: str = "default", workers: bool = False) -> Spread:
-        """How far equal processes differ on this machine, by device, allocator and whether workers load."""
+        """How much equal processes differ on this machine, by device, allocator and whether workers load."""
         rows = self._do(_SQL["newest_pairs"], (self.machine_id, device, allocator, workers))
         return stats.spread_of([AAPair(*row) for row in rows], stats.usual_spread(device, workers))
 
     def add_noise(self, device: str, allocator: str, workers: bool, pairs: Sequence[AAPair]) -> None:
-        """Keeps further pairs of equal processes if that is possible: later verdicts allow for them."""
+        """Stores further pairs of equal processes if it can; later verdicts take them into account."""
         rows = [(self.machine_id, device, allocator, workers, *pair) for pair in pairs]
         try:
             with self._open() as database:
@@ -199,7 +199,7 @@ class RunStore:
             self.lost.append(f"the A/A noise was measured, but not stored: {problem}")
 
     def _read(self, condition: str, value: str | None, limit: int = -1) -> list[Run]:
-        """Runs, newest first; one that cannot be read is a problem, and does not hide the others."""
+        """Runs, newest first. A run that cannot be read goes to `problems`, and does not hide the others."""
         runs = []
         for run_id, body in self._do(_SQL["read"].format(condition), (value, limit)):
             try:
@@ -218,18 +218,18 @@ class RunStore:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one transaction: threads share none, and none is left open."""
+        """A connection for one transaction. Threads do not share it, and it is closed at the end."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as database:
-                # No write-ahead log: two hosts that share a disk would corrupt the file with it.
+                # No write-ahead log: with it, two hosts that share a disk would corrupt the file.
                 if database.execute("PRAGMA journal_mode").fetchone() == ("wal",):
                     database.execute("PRAGMA journal_mode = DELETE")
                 with database:
                     yield database
         except sqlite3.Error as problem:
             what = f"the store of runs {self.path} cannot be used: {problem}"
-            remedy = "Free its disk, check its permissions; if it is damaged, move it away: a new one starts"
+            remedy = "Free its disk, check its permissions; if it is damaged, move it away and run again"
             raise StoreError(what, remedy) from problem
         except OSError as problem:
             raise StoreError(*explain(problem, self.path)) from problem

@@ -1,4 +1,4 @@
-"""Runs and recordings that older versions of perfkit wrote, as this version writes them."""
+"""Upgrades runs and recordings of older versions of perfkit to the current schema."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """The plain data of a run, or of a recording with its runs, in the present schema; not checked."""
+    """The plain data of a run, or of a recording with its runs, in the current schema; not checked."""
     data = {**data, "schema": 2}
     for name, change in (("runs", upgraded), ("pairings", _pairing)):
         if isinstance(data.get(name), list):
@@ -17,7 +17,7 @@ def upgraded(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed(facts: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1 had what became of a stage, and the command of a script, as prose among the facts."""
+    """Schema 1 stored the outcome of a stage, and the command of a script, as prose among the facts."""
     fields: dict[str, Any] = {"facts": facts}
     stage = facts.pop("rung", None)
     if isinstance(stage, str):
@@ -29,7 +29,7 @@ def _typed(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pairing(data: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1 had each further pair of processes by itself, and a 95% bound in place of a spread."""
+    """Schema 1 stored each further pair of processes separately, and a 95% bound instead of a spread."""
     data = dict(data)
     further = data.pop("further_pairs", [])
     if further:

@@ -114,5 +114,5 @@ def test_a_file_that_is_not_of_make_gpu_is_one_message(tmp_path, monkeypatch, ma
 
 
 def test_what_was_played_is_not_recorded_again():
-    with pytest.raises(InvalidValue, match="of a recording already"):
+    with pytest.raises(InvalidValue, match="from a recording already"):
         recordings.content(recordings.find(SHIPPED))
