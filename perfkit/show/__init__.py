@@ -1,1 +1,1 @@
-"""Data in; table, figure, sentence out. Nothing here measures or trains."""
+"""Turns data into tables, figures and sentences. Nothing here measures or trains."""

@@ -1,7 +1,7 @@
-"""The content model: text, tables and figures in sections, whatever page they end up on.
+"""The content model: text, tables and figures in sections, independent of the page that shows them.
 
 `show.terminal` and `show.html` render it. All text is plain text: a renderer removes control characters and
-escapes what its page would take for markup.
+escapes whatever its page would interpret as markup.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,11 +13,11 @@ from perfkit.show.style import Figure
 
 
 class Cell(NamedTuple):
-    """A number of a table, perhaps with an interval, and the function that writes it; a `str` is text."""
+    """A number in a table, perhaps with an interval, and the function that formats it. A `str` is text."""
 
-    value: Any  # None is a missing number
+    value: Any  # None if the number is missing
     format: Callable[[Any], str] = str
-    absent: str = "n/a"  # the text in place of a missing number
+    absent: str = "n/a"  # the text for a missing number
 
     def __str__(self) -> str:
         return self.absent if self.value is None else self.format(self.value)
@@ -28,7 +28,7 @@ class Col(NamedTuple):
 
     head: str
     get: str | Callable[[Any], Any]
-    """An attribute, perhaps of an attribute, or thing → value; a `Cell` or a `str` is taken as it is."""
+    """An attribute (`a` or `a.b`), or a function of the thing. A `Cell` or a `str` is used unchanged."""
     format: Callable[[Any], str] = str
 
     def cell(self, thing: Any) -> Cell | str:
@@ -37,16 +37,16 @@ class Col(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows of cells; the first cell of a row names it. Where there is little room, the last columns go."""
+    """Rows of cells; the first cell names its row. If there is little room, the last columns are left out."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
     title: str = ""
-    note: str = ""  # what a reader must know about the table; without rows, why there are none
+    note: str = ""  # what a reader must know about the table; if it has no rows, the reason
 
     @property
     def numeric(self) -> list[bool]:
-        """For each column, whether it holds numbers and no text: such a column is set flush right."""
+        """For each column, whether it holds only numbers; such a column is right-aligned."""
         found = []
         for at, column in enumerate(zip(*self.rows, strict=True)):
             kinds = {type(cell) for cell in column if cell != ""}
@@ -57,13 +57,13 @@ class Table(NamedTuple):
 def tabulate(
     columns: Sequence[Col], things: Sequence[Any], title: str = "", note: str = "", none: str = "none"
 ) -> Table:
-    """A table with a row for each thing; the first column names it. `none`: the note if there are no rows."""
+    """A table with a row for each thing, which the first column names. `none` is the note without rows."""
     rows = [[column.cell(thing) for column in columns] for thing in things]
     return Table([column.head for column in columns], rows, title, note if rows else none)
 
 
 class Notice(NamedTuple):
-    """What a reader must not miss."""
+    """A text that the reader must not miss."""
 
     text: str
 
@@ -75,22 +75,22 @@ class Bullets(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Preformatted text; a `diff` has its added and removed lines marked."""
+    """Preformatted text. The added and removed lines of a `diff` are marked."""
 
     text: str
     language: str = ""
 
 
 class Markdown(NamedTuple):
-    """Text of perfkit's own in Markdown; a terminal leaves it out."""
+    """Markdown text that perfkit itself wrote; a terminal leaves it out."""
 
     text: str
 
 
 class Section(NamedTuple):
-    """A heading and what is below it; a string is a paragraph.
+    """A heading and its contents; a string is a paragraph.
 
-    A folded section holds details: a page shows them on a click, a terminal leaves them out.
+    A folded section holds details: a page shows them on a click, and a terminal leaves them out.
     """
 
     title: str
@@ -103,7 +103,7 @@ Part = TypeVar("Part", Table, Figure)
 
 
 def find(contents: Iterable[Content], kind: type[Part], name: str = "") -> Part:
-    """The first table or figure whose name begins like this, upper and lower case alike."""
+    """The first table or figure whose name begins with `name`, ignoring case."""
     found = [part for part in _walk(contents) if isinstance(part, kind)]
     parts: dict[str, Part] = {getattr(part, "name", part.title): part for part in found}
     for called, part in parts.items():

@@ -1,4 +1,4 @@
-"""Pictures of runs; a table costs none of the start-up of matplotlib."""
+"""Pictures of runs. matplotlib is imported only when a picture is drawn."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _DROPPED = Look("not kept", "none")
 
 
 def headline(runs: Sequence[Run]) -> Figure:
-    """The one picture of a result: before above after on one axis of time, its title the result in words."""
+    """The main picture of a result: before and after on one axis of time, under the result in words."""
     both, ratio = sentences.pair(runs)
     picture = step_time(both or runs, by_rounds=ratio is not None)
     return picture._replace(title=sentences.headline(runs) or picture.title)
@@ -27,7 +27,7 @@ def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], uni
 
 
 def step_time(runs: Sequence[Run], by_rounds: bool = False) -> Figure:
-    """A step of each run as timelines of loader and host; `by_rounds`: means, which divide to the ratio."""
+    """A step of each run as timelines of loader and host. `by_rounds`: means, which divide to the ratio."""
     runs = sentences.stages(runs)
     samples = max((max(1, run.samples_per_step) for run in runs if run.step_s), default=0)
     rows: list[Row] = []
@@ -38,7 +38,7 @@ def step_time(runs: Sequence[Run], by_rounds: bool = False) -> Figure:
 
 
 def _mean_step(run: Run) -> Estimate | None:
-    """A step by the rates of the rounds, with all that is between steps; None where there is none."""
+    """The mean step by the rates of the rounds, with everything between steps; None if there is no rate."""
     rate = run.samples_per_s
     if rate is None or run.step_s is None:
         return None
@@ -46,7 +46,7 @@ def _mean_step(run: Run) -> Estimate | None:
 
 
 def _timeline(run: Run, own: Estimate | None, samples: int) -> list[Row]:
-    """A run in words, then loader and host for some samples; a step starts with the wait for its batch."""
+    """A run in words, then its loader and host for some samples. A step starts by waiting for its batch."""
     if own is None:
         words = sentences.outcome(run) or "the time of a step is not known"
         return [Row("", (), f"{sentences.name(run)}: {words}")]
@@ -73,7 +73,7 @@ def _step_in_words(run: Run, own: Estimate) -> str:
 
 
 def throughput(runs: Sequence[Run]) -> Figure:
-    """A bar for each stage with its interval; a line climbs through a ladder's, dropped stages are hollow."""
+    """A bar with its interval for each stage. A line climbs through a ladder's; dropped ones are hollow."""
     rows: list[Row] = []
     is_ladder = any(run.decision for run in runs)
     for run in runs:
@@ -89,5 +89,5 @@ def throughput(runs: Sequence[Run]) -> Figure:
             text += f"\n{units.ratio(noise)}"
         climbs = is_ladder and not (is_dropped or run.is_again)
         rows.append(Row(name, [(rate.value, _DROPPED if is_dropped else _RATE)], text, rate, climbs))
-    unit = "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before"
+    unit = "samples/s: mean, 95% interval; ratio to the stage before, or to what was kept"
     return _figure("throughput", "Throughput, stage by stage", runs, rows, unit)

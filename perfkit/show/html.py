@@ -1,4 +1,4 @@
-"""Sections as HTML: a page that needs no network, or the fragment that a notebook shows."""
+"""Sections as HTML: a page that needs no network, or a fragment for a notebook."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -18,12 +18,12 @@ def page(title: str, contents: Iterable[Content]) -> str:
 
 
 def fragment(contents: Iterable[Content]) -> str:
-    """A piece of a notebook's page: figures are inline SVG in the page's own ink."""
+    """A fragment of a notebook's page: figures are inline SVG in the page's own text colour."""
     return _template().render(fragment=True, contents=list(contents))
 
 
 def mimebundle(contents: Sequence[Content]) -> dict[str, str]:
-    """One output of a notebook: static HTML, which GitHub and nbconvert show too, and the same as text."""
+    """A notebook output: static HTML, which GitHub and nbconvert show too, and the same as plain text."""
     return {"text/html": fragment(contents), "text/plain": terminal.text(contents, figures=True)}
 
 

@@ -1,6 +1,6 @@
-"""What a run showed, in words computed from its numbers: no promises, no causes that they do not show.
+"""What a run showed, in words that follow from its numbers: no promises, and no causes beyond them.
 
-A value of a simulated run is `~1,250 (1,060–1,480)`: predicted, with the model's error as its interval.
+A value of a simulated run is `~1,250 (1,060–1,480)`: a prediction, with the model's error as its interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ _NOTICEABLE = 0.05  # blocks vary by a few percent
 SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "undecided": "?",
          "predicted faster": "△", "predicted slower": "▽",
          "too close to predict": "◇"}  # fmt: skip
-"""Of the verdicts, for those who do not see colours."""
-DISTURBED = "!"  # with a rate that other programs disturbed: a remark, and never the verdict
+"""The signs of the verdicts, for readers who do not see colours."""
+DISTURBED = "!"  # marks a rate that other programs disturbed; it never changes the verdict
 
 
 def name(run: Run) -> str:
-    """Its title, else its stage."""
+    """The title of a run, or its stage if it has none."""
     return clean(run.title or run.stage)
 
 
@@ -35,7 +35,7 @@ def stages(runs: Sequence[Run]) -> list[Run]:
 
 
 def outcome(run: Run) -> str:
-    """Why there is no number: `n/a: …`, `failed: …`, `cancelled: …`; empty where there is one."""
+    """Why a run has no number: `n/a: …`, `failed: …`, `cancelled: …`; empty if it has one."""
     if run.status == "ok":
         return "" if run.samples_per_s else f"{units.NOT_AVAILABLE}: nothing was measured"
     word = units.NOT_AVAILABLE if run.status == "not_applicable" else run.status
@@ -43,7 +43,7 @@ def outcome(run: Run) -> str:
 
 
 def about(run: Run, text: str) -> str:
-    """A value of a run; of a simulated one with `~`."""
+    """A value of a run, with `~` if the run is simulated."""
     return f"~{text}" if run.simulated and text != units.NOT_AVAILABLE else text
 
 
@@ -53,7 +53,7 @@ def rate(run: Run) -> str:
 
 
 def step_time(run: Run) -> str:
-    """Time of a step: a median with its interval."""
+    """The time of a step: the median with its interval."""
     return about(run, units.duration_interval(run.step_s))
 
 
@@ -64,7 +64,7 @@ def busy_share(run: Run) -> float | None:
 
 
 def result(ratio: Ratio) -> str:
-    """`1.36× (1.27–1.47) as fast`, or the verdict and the ratio where there is no effect."""
+    """`1.36× (1.27–1.47) as fast`, or the verdict and the ratio if there is no effect."""
     if ratio.is_faster or ratio.is_slower:
         predicted = " (predicted)" if ratio.verdict in _PREDICTED else ""
         return f"{units.ratio(ratio)} as fast{predicted}"
@@ -72,9 +72,9 @@ def result(ratio: Ratio) -> str:
 
 
 def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
-    """Before and after, and how they compare: the last run that was compared with another of these.
+    """Before and after, and their ratio: the last run that was compared with another of these runs.
 
-    Where none was compared, every measured one.
+    If none was compared, all measured runs.
     """
     measured = {run.id: run for run in stages(runs) if run.samples_per_s}
     for run in reversed(measured.values()):
@@ -87,7 +87,7 @@ def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
 
 
 def headline(runs: Sequence[Run]) -> str:
-    """The result in words: `AMP: 1.36× (1.21–1.52) as fast as baseline`; empty where there is none."""
+    """The result in words: `AMP: 1.36× (1.21–1.52) as fast as baseline`; empty if there is none."""
     both, ratio = pair(runs)
     if ratio is None:
         return f"{name(both[0])}: {step_time(both[0])} a step" if len(both) == 1 else ""
@@ -103,7 +103,7 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
 
 
 def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> str:
-    """Did it help here, and why? `ratio` is to the run `before`; as it was measured if None."""
+    """Whether a stage helped here, and why. `ratio` is to the run `before`; None: as it was measured."""
     ratio = ratio or run.speedup("baseline" if run.is_again else "previous")
     broken = [f"{clean(check.name)}: {clean(check.evidence)}" for check in run.mechanism if not check.ok]
     if run.samples_per_s is None:
@@ -129,7 +129,7 @@ def _alone(run: Run) -> str:
 
 
 def _open(ratio: Ratio) -> str:
-    """What would decide a verdict that is open, or how large an effect would show."""
+    """What would decide an open verdict, or how large an effect would have been seen."""
     shows = f"; an effect over {units.percent(max(ratio.half_width, MIN_EFFECT))} would show"
     words = {
         "no measurable difference": shows,
@@ -140,7 +140,7 @@ def _open(ratio: Ratio) -> str:
 
 
 def reasons(run: Run, before: Run | None) -> list[str]:
-    """How the parts of a step changed: waiting for data, computing, memory."""
+    """How the parts of a step changed: waiting for data, compute, memory."""
     if before is None:
         return []
     facts = []
@@ -161,7 +161,7 @@ def reasons(run: Run, before: Run | None) -> list[str]:
 
 
 def _computes_otherwise(run: Run, before: Run) -> bool:
-    """Whether the few slices on a cached batch decide that they differ."""
+    """Whether the few slices on a cached batch show that the two compute at different rates."""
     if not (run.ceiling_samples_per_s and before.ceiling_samples_per_s):
         return False
     logs = [np.log(one.raw.ceiling_samples_per_s) for one in (run, before)]
@@ -170,23 +170,23 @@ def _computes_otherwise(run: Run, before: Run) -> bool:
 
 
 def _moved(was: float, now: float, whole: float, text: Callable[[float], str]) -> str:
-    """`fell from 3.40 GB to 2.60 GB`: by more than blocks vary, as a part of the whole."""
+    """`fell from 3.40 GB to 2.60 GB`, if it changed by a larger part of the whole than blocks vary."""
     if abs(now - was) < _NOTICEABLE * whole:
         return f"stays at {text(now)}"
     return f"{'fell' if now < was else 'rose'} from {text(was)} to {text(now)}"
 
 
 def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
-    """Whether a run trains as the one before: a parity check, their losses, or why there are neither."""
+    """Whether a run trains as the one before: a parity check, their losses, or why there is neither."""
     if proof:
         return f"Parity: {proof.outcome}"
     if run.simulated:
         return f"First losses: {units.NOT_AVAILABLE}: a simulated device computes no numbers"
     if before is None or not (run.losses and before.losses):
-        return f"First losses: {units.NOT_AVAILABLE}: those of both sides are not known"
+        return f"First losses: {units.NOT_AVAILABLE}: the losses of both sides are not known"
     try:
         recipe, other = Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe)
-    except InvalidValue as problem:  # a switch of another version
+    except InvalidValue as problem:  # a switch of a different version of perfkit
         return f"First losses: {units.NOT_AVAILABLE}: {problem.what}"
     exact = exactness(recipe, other, run.device)
     check = parity.check_losses(run.losses, before.losses, exact, recipe.amp != "off")
@@ -198,7 +198,7 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
 
 
 def notices(runs: Sequence[Run]) -> list[str]:
-    """What a reader must know before any number."""
+    """What a reader must know before reading any number."""
     origins = dict.fromkeys(clean(run.origin.describe()) for run in runs if run.origin)
     lines = [f"{origin}. Not measured on this machine." for origin in origins]
     if known := next((run.simulated for run in runs if run.simulated), None):
@@ -212,7 +212,7 @@ def notices(runs: Sequence[Run]) -> list[str]:
 
 
 def disturbance(run: Run) -> str:
-    """What other programs took while a disturbed run was measured, and what to do."""
+    """What other programs took while a disturbed run was measured, and what to do about it."""
     taken = run.disturbed or 0.0
     text = f"other programs took {taken:.0%} of the cores"
     if run.busiest:

@@ -1,7 +1,7 @@
 """Figures: palette, theme, rows with bars, and the way to SVG and PNG.
 
-A figure is painted and saved under `theme`: text, lines and ticks have the theme's ink and sizes by
-themselves, and a dollar sign in a name starts no formula.
+A figure is drawn and saved inside `theme`, which sets the colours and sizes of text, lines and ticks, and
+keeps a dollar sign in a name from starting a formula.
 """
 
 import io
@@ -20,7 +20,7 @@ from perfkit.show.units import clean, wrapped
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-# Okabe & Ito 2008: distinct with any colour vision. Each use has a hatch or a label too.
+# Okabe & Ito 2008: distinct with any colour vision. Each use also has a hatch or a label.
 BLUE = "#0072b2"
 SKY = "#56b4e9"
 GREEN = "#009e73"
@@ -32,18 +32,18 @@ GREY = "#999999"
 
 _PAPER = {False: "#ffffff", True: "#16181c"}
 _INK = {False: "#212223", True: "#dedfe1"}
-"""By whether the page is dark. The inks occur nowhere else, so that SVG can follow its page's colour."""
+"""Colours of a light and a dark page. The inks occur nowhere else, so that SVG can follow its page's."""
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color",
           "patch.edgecolor")  # fmt: skip
 _LOOK = registry.toml("perfkit.show", "style")
 WIDTH = 8.2
 _lock = threading.RLock()
-"""matplotlib's settings belong to the process; figures may be drawn in several threads."""
+"""matplotlib's settings are global, but figures may be drawn in several threads."""
 
 
 @contextmanager
 def theme(dark: bool = False) -> Iterator[None]:
-    """The look of every figure that is painted and saved inside."""
+    """The look of every figure that is drawn and saved inside."""
     import matplotlib
 
     colours = dict.fromkeys(_INKED, _INK[dark]) | {"figure.facecolor": _PAPER[dark]}
@@ -53,7 +53,7 @@ def theme(dark: bool = False) -> Iterator[None]:
 
 
 class Look(NamedTuple):
-    """What a piece of a bar means, its colour and hatch."""
+    """The meaning of a piece of a bar, with its colour and hatch."""
 
     label: str
     colour: str
@@ -66,7 +66,7 @@ AHEAD = Look("is ahead", GREY)
 LAUNCHES = Look("launches", SKY)
 COPIES = Look("copies", PURPLE)
 COMPUTES = Look("computes", BLUE)
-"""The parts of a step, in every picture of one: lanes, bars, timelines, and the page of a pipeline."""
+"""The parts of a step, in every picture of it: lanes, bars, timelines, and the pipeline's page."""
 
 
 class Row(NamedTuple):
@@ -75,8 +75,8 @@ class Row(NamedTuple):
     label: str
     pieces: Sequence[tuple[float, Look]] = ()  # the parts of its bar from 0 on, each with its width
     text: str = ""
-    """The numbers, or why there are none: at the right, or in the place of the bars if no bar has any."""
-    interval: Estimate | None = None  # marked on the bar
+    """The numbers, or why there are none: on the right, or in place of the bars if no row has one."""
+    interval: Estimate | None = None  # drawn on the bar
     climbs: bool = False  # whether the figure's line goes through the end of its bar
 
     @property
@@ -85,15 +85,15 @@ class Row(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A picture of rows with bars, above an axis; it is drawn when a page needs it."""
+    """A picture of rows with bars above an axis. It is drawn when a page needs it."""
 
-    name: str  # what code calls it by
+    name: str  # for code that looks it up
     title: str
     rows: Sequence[Row]
     unit: str  # of the axis
     nothing: str = "Nothing of this was measured."
-    """In the place of rows without a single bar; what a picture of `drawn` shows, in words."""
-    drawn: "Callable[[], Drawing] | None" = None  # draws something else than rows
+    """The text if no row has a bar, or the description in words of a picture that `drawn` draws."""
+    drawn: "Callable[[], Drawing] | None" = None  # draws something other than rows
 
     @property
     def alt(self) -> str:
@@ -101,14 +101,14 @@ class Figure(NamedTuple):
         return clean(". ".join(filter(None, (self.title, "; ".join(clauses) or self.nothing))))
 
     def svg(self) -> str:
-        """Inline SVG: transparent, real text, the ink of its page, ids that occur nowhere else."""
+        """Inline SVG: transparent, with real text, the text colour of its page, and unique ids."""
         buffer = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with theme():
             self.draw().savefig(buffer, format="svg", transparent=True, metadata=nothing)
         svg = buffer.getvalue()
         svg = svg[svg.index("<svg") :]
-        # The style element of an inline SVG would act on the whole page; its one rule is inherited as well.
+        # The style element of an inline SVG would act on the whole page. Its only rule is set below instead.
         svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
         svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>pk{uuid.uuid4().hex[:10]}-", svg)
         ink = _INK[False]
@@ -123,7 +123,7 @@ class Figure(NamedTuple):
         return buffer.getvalue()
 
     def draw(self) -> "Drawing":
-        """The figure in the look of the `theme` around the call, without pyplot, which threads cannot use."""
+        """The figure in the current `theme`, without pyplot, which is not thread-safe."""
         from matplotlib.figure import Figure as Drawing
 
         if self.drawn:
@@ -143,7 +143,7 @@ class Figure(NamedTuple):
         return drawing
 
     def _draw_rows(self, ax: Any, has_numbers: bool) -> None:
-        """Draws the rows and their axis; numbers are at the right of the bars, other words in their place."""
+        """Draws the rows and their axis, with numbers to the right of the bars, or words in place of them."""
         bars: dict[str, Any] = {}
         for at, row in enumerate(self.rows):
             words = row.text if has_numbers else wrapped(row.text, 86, 1)

@@ -1,4 +1,4 @@
-"""Tables and sections of runs, checks and histories; the report of a session."""
+"""Tables and sections of runs, checks and histories, and the report of a session."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from perfkit.show.sentences import SIGNS, about, name
 
 
 def report(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
-    """The report of a session, whose runs are in the order of the ladder; `scripts` are by a run's id."""
+    """The report of a session, with its runs in the order of the ladder; `scripts` are by the id of a run."""
     sources = scripts or {}
     codes = [Section(name(run), [Code(sources[run.id])]) for run in runs if run.id in sources]
     return [
@@ -28,7 +28,7 @@ def report(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> lis
 
 
 def evidence(runs: Sequence[Run]) -> list[Content]:
-    """What proves the switches, warnings and facts, the training loss."""
+    """The proof that switches act, warnings and facts, and the training loss."""
     told = notes(runs)
     said = [Section("Warnings and facts", [told])] if told.items else []
     return [proof(runs), *said, Section("Training loss", [loss_table(runs)], folded=True)]
@@ -47,7 +47,7 @@ def overview(runs: Sequence[Run]) -> list[str]:
 def ladder(runs: Sequence[Run]) -> Table:
     """One row for each run.
 
-    Where every one was compared with the first, a single column compares with that one, and names it.
+    If every run was compared with the first, a single column has these ratios, and its head names that run.
     """
     same = all(pairing.against == runs[0].id for run in runs for pairing in run.pairings)
     first = name(runs[0]) if runs else ""
@@ -75,7 +75,7 @@ def _compared(head: str, role: str) -> Col:
 
 
 def _value_col(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
-    """A column of a value that only finished runs have."""
+    """A column for a value that only finished runs have."""
 
     def cell(run: Run) -> Cell:
         value = getattr(run, attribute) if run.status == "ok" else None
@@ -85,7 +85,7 @@ def _value_col(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
 
 
 def rate(run: Run) -> Cell:
-    """samples/s with its interval; without it, how the run ended."""
+    """samples/s with its interval, or how the run ended if it has none."""
     absent = run.status if run.status in ("failed", "cancelled") else units.NOT_AVAILABLE
     disturbed = f" {sentences.DISTURBED}" if run.disturbed is not None else ""
     return Cell(run.samples_per_s, lambda _: f"{sentences.rate(run)}{disturbed}", absent)
@@ -99,7 +99,7 @@ def against(ratio: Ratio | None, marked: bool = True) -> Cell:
 
 
 def loss_table(runs: Sequence[Run]) -> Table:
-    """The first and the last loss that was kept of each stage."""
+    """The first and the last stored loss of each stage."""
     columns = (
         Col("stage", name),
         Col("first", lambda run: run.losses[0], units.number),
@@ -111,7 +111,7 @@ def loss_table(runs: Sequence[Run]) -> Table:
 
 
 def notes(runs: Sequence[Run]) -> Bullets:
-    """Warnings, then facts, each once, with the stages that it concerns."""
+    """Warnings, then facts, each once, with the stages that they concern."""
     stages: dict[str, list[str]] = {}
     for run in runs:
         for text in [*run.warnings, *_facts(run)]:
@@ -125,7 +125,7 @@ def notes(runs: Sequence[Run]) -> Bullets:
 
 
 def _facts(run: Run) -> list[str]:
-    lines = [sentences.disturbance(run)] if run.busiest else []  # older runs have it among their warnings
+    lines = [sentences.disturbance(run)] if run.busiest else []  # older runs have it in their warnings
     lines += [run.decision.describe()] if run.decision and run.decision.why else []
     lines += [f"command: {run.script}"] if run.script else []
     rounds = len(run.raw.block_samples_per_s)
@@ -148,7 +148,7 @@ def checks(title: str, results: Sequence[Check]) -> Table:
 
 
 def proof(runs: Sequence[Run]) -> Table:
-    """What proves the switches that each stage changes, and what fails; how many other checks passed."""
+    """Checks of the switches that each stage changes, failed checks, and the number of others that passed."""
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
     rows, passed = list[Check](), 0
     for run in measured:
@@ -171,7 +171,7 @@ def parity(result: Parity) -> list[Content]:
 
 
 def stored(history: Sequence[Run]) -> Table:
-    """Stored runs, a row each."""
+    """Stored runs, one per row."""
     columns = (
         Col("id", "id"),
         Col("name", name),
@@ -180,4 +180,4 @@ def stored(history: Sequence[Run]) -> Table:
         Col("session", "session"),
         Col("preset", "preset"),
     )
-    return tabulate(columns, history, none="no run is stored yet: perfkit run measures some")
+    return tabulate(columns, history, none="no run is stored yet; `perfkit run` measures some")

@@ -1,4 +1,4 @@
-"""Sections in a terminal: text and tables. Figures and folded details are for pages."""
+"""Sections in a terminal: text and tables. Figures and folded details are only on pages."""
 
 import contextlib
 import os
@@ -17,9 +17,9 @@ from perfkit.show.document import Bullets, Code, Content, Notice, Section, Table
 from perfkit.show.style import Figure
 from perfkit.show.units import clean
 
-_PIPE_WIDTH = 120  # characters in a line where the output is a pipe or a file
+_PIPE_WIDTH = 120  # characters in a line if the output is a pipe or a file
 _BETWEEN = 2  # blanks between columns
-_UNBROKEN = 24  # longer words (kernel names, paths) are broken where they must be
+_UNBROKEN = 24  # longer words (kernel names, paths) may be broken
 
 
 def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
@@ -27,12 +27,12 @@ def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
     console = Console(stderr=to_stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPE_WIDTH
-    with contextlib.suppress(SystemExit):  # rich's, at a closed pipe: the command ends with its own exit code
+    with contextlib.suppress(SystemExit):  # rich raises it at a closed pipe, but the command has its own code
         _print(contents, console, figures=False)
 
 
 def text(contents: Iterable[Content], width: int = _PIPE_WIDTH, figures: bool = False) -> str:
-    """The same as plain text; `figures`: with every figure in words."""
+    """The same as plain text. With `figures`, each figure is described in words."""
     # Without force_jupyter=False, rich displays the text in a kernel as well.
     console = Console(width=width, highlight=False, color_system=None, force_jupyter=False)
     with console.capture() as captured:
@@ -46,7 +46,7 @@ def _print(contents: Iterable[Content], console: Console, figures: bool) -> None
 
 
 def _parts(contents: Iterable[Content], width: int, figures: bool) -> Iterator[RenderableType]:
-    """What to print of contents; a `Text` is not wrapped."""
+    """The printable parts of contents. A `Text` is not wrapped."""
     for content in contents:
         match content:
             case str():
@@ -68,7 +68,7 @@ def _parts(contents: Iterable[Content], width: int, figures: bool) -> Iterator[R
 
 
 def _printable(line: str) -> str:
-    """A line of code without control characters; blanks and tabs are part of it."""
+    """A line of code without control characters; spaces and tabs are kept."""
     return "".join(c if c.isprintable() or c == "\t" else " " for c in line)
 
 
@@ -77,7 +77,7 @@ def _wrapped(text: str, indent: int = 0, style: str = "") -> Padding:
 
 
 def _table(table: Table, width: int) -> Iterator[RenderableType]:
-    """The columns that fit: the last ones give way, and a note names them."""
+    """The columns that fit. The last ones are left out if necessary, and a note names them."""
     if not table.rows:
         yield _wrapped(": ".join(filter(None, (table.title, table.note or "none"))))
         return
@@ -102,7 +102,7 @@ def _table(table: Table, width: int) -> Iterator[RenderableType]:
 
 
 class _Column(NamedTuple):
-    """How wide a column may be: without breaking a word that need not break, and with nothing broken."""
+    """The width of a column: the least that breaks no short word, and the most that it can use."""
 
     least: int
     most: int
@@ -118,9 +118,9 @@ def _column(heads: Sequence[str], rows: Sequence[Sequence[str]], at: int, numeri
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> list[int]:
-    """The widths of the first columns, as many as fit, but two at least; the widest are narrowed.
+    """The widths of the first columns: as many as fit, at least two; the widest ones are narrowed.
 
-    Left to itself, rich would cut off what does not fit, and break words where it need not.
+    rich by itself would cut off what does not fit, and break words without need.
     """
     space = width + _BETWEEN
     used = list(accumulate(column.least + _BETWEEN for column in columns))

@@ -1,4 +1,4 @@
-"""Numbers as text: a unit, sensible digits, an interval with the digits of its middle; None is `n/a`."""
+"""Numbers as text: a unit, sensible digits, an interval with the digits of its middle, and `n/a` for None."""
 
 import math
 import textwrap
@@ -22,19 +22,19 @@ def wrapped(text: str, width: int, lines: int) -> str:
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """`1 worker`, `2 workers`; `many` where it is not `one` and an s."""
+    """`1 worker`, `2 workers`; `many` if the plural is not formed with an s."""
     return f"{count} {one}" if count == 1 else f"{count} {many or one + 's'}"
 
 
 def number(value: float | None, like: float | None = None) -> str:
-    """A number with three digits or all of its whole part; `like` gives the digits instead of the value."""
+    """A number with three digits, or its whole integer part; `like` sets the digits instead of the value."""
     if value is None:
         return NOT_AVAILABLE
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    size = float(f"{abs(value if like is None else like):.3g}")  # 9.999 has the digits of 10
+    size = float(f"{abs(value if like is None else like):.3g}")  # 9.999 is written as 10.0
     if not math.isfinite(size) or size >= 100 or size == 0:
         return f"{value:,.0f}"
     return f"{value:,.{min(9, 2 - math.floor(math.log10(size)))}f}"
@@ -74,12 +74,12 @@ def size(count: float | None) -> str:
 
 
 def size_unit(count: float) -> tuple[float, str]:
-    """Bytes of the unit that suits a number of bytes, and its name."""
+    """The unit that suits a number of bytes: its size in bytes, and its name."""
     return next((unit for unit in _SIZES if abs(count) >= 0.9995 * unit[0]), (1.0, "B"))
 
 
 def percent(share: float | None) -> str:
-    """A fraction as whole percent; `<1%` and `>99%` for what would round to none or all."""
+    """A fraction as a whole percentage; `<1%` and `>99%` for what would round to none or all."""
     if share is None:
         return NOT_AVAILABLE
     if 0 < share <= 0.005:
