@@ -1,1 +1,1 @@
-"""Everything that runs inside the measured process."""
+"""The code that runs inside a measuring process."""

@@ -1,7 +1,7 @@
-"""What torch says of a device and of this process, and whether each switch is in effect.
+"""Reads facts about the device and this process from torch, and checks whether each switch is in effect.
 
-A switch is read from live objects and an observed step, never from the recipe: by the method of a `View` that
-has its name, for perfkit's own program and for scripts alike.
+A switch is read from live objects and an observed step, never from the recipe. The method of a `View` with
+the name of the switch reads it, for perfkit's own program and for scripts alike.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from perfkit.worker.messages import CompileCounters, DeviceFacts
 
 
 def facts(device: torch.device) -> DeviceFacts:
-    """What the device is."""
+    """The facts about a device."""
     if device.type != "cuda":
         return DeviceFacts()
     properties = torch.cuda.get_device_properties(device)
@@ -32,7 +32,7 @@ def facts(device: torch.device) -> DeviceFacts:
 
 
 def is_tf32_supported(device: torch.device) -> bool:
-    """Whether the device computes in TF32: NVIDIA's from Ampere on, some of AMD's."""
+    """Whether the device supports TF32: NVIDIA's from Ampere on, and some of AMD's."""
     if torch.version.hip or device.type != "cuda":
         return device.type == "cuda" and torch.cuda.is_tf32_supported()
     return torch.cuda.get_device_properties(device).major >= 8
@@ -58,7 +58,7 @@ def compile_counters() -> CompileCounters:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Resets the peak. Where that is impossible, as on macOS, it stays the peak since the process began."""
+    """Resets the peak memory. Where that is impossible, as on macOS, it stays the peak of the process."""
     if device.type == "cuda":
         torch.accelerator.reset_peak_memory_stats(device)
         return
@@ -67,7 +67,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
-    """Peak bytes since a reset: allocated and reserved on CUDA; this process on a CPU; else not known."""
+    """Peak bytes since the reset: allocated and reserved on CUDA, this process on a CPU, else unknown."""
     if device.type == "cuda":
         return torch.accelerator.max_memory_allocated(device), torch.accelerator.max_memory_reserved(device)
     if device.type != "cpu":
@@ -79,38 +79,38 @@ def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
 
 
 def bytes_per_sample(batch: Any) -> int:
-    """Bytes of a sample in a batch, targets included."""
+    """The size of one sample of a batch in bytes, including its target."""
     return int(sum(part.nbytes for part in batch) // max(1, len(batch[0])))
 
 
 def first_tensor(outputs: Any) -> Any:
-    """The first tensor of what a model gives."""
+    """The first tensor in a model's output."""
     while not isinstance(outputs, torch.Tensor):
         outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
     return outputs
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A type without `torch.`."""
+    """The name of a type without `torch.`."""
     return str(dtype).removeprefix("torch.")
 
 
 FP32_PARTS: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-"""What computes in float32 on a GPU: matrix products, convolutions, recurrent layers."""
+"""The parts that compute in float32 on a GPU: matrix products, convolutions, recurrent layers."""
 TORCHS_OWN = [part.fp32_precision for part in FP32_PARTS]
-"""Their values when torch was imported; the environment may have set them."""
+"""Their precisions when torch was imported. The environment may have set them."""
 
 Reading = tuple[Any, str]
-"""The value in the terms of the recipe's switch, None if it is neither, and the evidence in words."""
+"""The value of the recipe's switch (None if it has none of them), and the evidence in words."""
 
 
 @dataclass
 class View:
-    """What a training shows of itself in a step, and each switch as it is read from that.
+    """What can be seen of a training in a step, and the switches as read from that.
 
-    Whatever is None cannot be seen. The `iterator` is the loader's, with its worker processes. `batch` is the
-    last one, as the loader gave it, `inputs` as the model took it; `outputs` is the first tensor that the
-    model gave, `autocast` the type of the autocast around the model.
+    None means that something cannot be seen. The `iterator` is the loader's, with its worker processes.
+    `batch` is the last batch as the loader returned it, `inputs` as the model received it. `outputs` is the
+    first tensor that the model returned, and `autocast` is the type of the autocast around the model.
     """
 
     loader: Any = None
@@ -126,10 +126,10 @@ class View:
     batches: int = 1
     updates: int = 0
     copies: list[dict[str, Any]] = field(default_factory=list)
-    """Keyword arguments of the calls that copied batches to the device."""
-    copies_beside: bool = False  # whether they were made on other CUDA streams than the model's
+    """The keyword arguments of the calls that copied batches to the device."""
+    copies_beside: bool = False  # whether they used other CUDA streams than the model
     first_graphs: int | None = None
-    """Graphs that torch.compile had made after the first step: there should be no further ones."""
+    """The number of graphs that torch.compile had made after the first step. It should make no more."""
 
     def batch_size(self) -> Reading:
         sampler = getattr(self.loader, "batch_sampler", None)
@@ -149,7 +149,7 @@ class View:
         return factor, f"batches that each worker loads ahead: {factor}"
 
     def scaled_decode(self) -> Reading:
-        from PIL import Image  # where there are photos, both are there
+        from PIL import Image  # photos need both, so they are installed
         from torchvision.datasets import ImageFolder
 
         dataset = self.loader.dataset
@@ -171,7 +171,7 @@ class View:
         return on, "the copies do not wait" if on else "the host waits for each copy"
 
     def device_prefetch(self) -> Reading:
-        """Copy and kernels overlap only on two streams and from pinned memory."""
+        """Copies and kernels overlap only on two streams and from pinned memory."""
         if not self.copies_beside:
             return False, "copied on the stream of the kernels"
         pinned, where = self.pin_memory()
@@ -183,7 +183,7 @@ class View:
         return kind == "uint8", f"the batch is copied as {kind}: {size:,} bytes per sample"
 
     def device_resize(self) -> Reading:
-        """Only an enlargement counts: a crop on the device is a workload's own affair."""
+        """Only an enlargement counts: a crop on the device is part of the workload, not of this switch."""
         sent = list(self.batch[0].shape[2:])
         seen = list(self.inputs.shape[2:])
         return sent < seen, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
@@ -204,7 +204,7 @@ class View:
     def amp(self) -> Reading:
         kinds = {torch.bfloat16: "bf16", torch.float16: "fp16"}
         if self.outputs is None:
-            return None, "the model gives no tensor"
+            return None, "the model returns no tensor"
         dtype = self.outputs.dtype
         of_weights = next(self.model.parameters()).dtype
         evidence = f"logits are {dtype_name(dtype)}"
@@ -285,11 +285,11 @@ class View:
 
 
 AS_IT_IS = {"cpu_threads": 0, "wait_policy": "default", "allocator": "default"}
-"""Values by which a recipe leaves a setting as the user's environment has it, whatever that is."""
+"""Values with which a recipe leaves a setting as it is in the user's environment."""
 
 
 def verify(view: View, wanted: Mapping[str, Any]) -> list[Mechanism]:
-    """Whether switches have the values that they should have."""
+    """Checks whether switches have the values that they should have."""
     proofs = []
     for switch, value in wanted.items():
         if switch == "non_blocking" and wanted.get("device_prefetch"):
@@ -300,5 +300,5 @@ def verify(view: View, wanted: Mapping[str, Any]) -> list[Mechanism]:
 
 
 def first_environment() -> dict[str, str]:
-    """The variables that this process, or the zygote that forked it, was started with."""
+    """The environment that this process, or the zygote that forked it, was started with."""
     return psutil.Process().environ()

@@ -1,7 +1,7 @@
-"""Messages between a process that measures and the one that asks it, as typed data; imports no torch.
+"""Typed messages between a measuring process and its parent; imports no torch.
 
-A question is what `Procedures.answer` takes. Sent back are the phases to which it comes, as strings, and a
-`process.Answer` or a `RunFailed`.
+A question is what `Procedures.answer` takes. The process sends back each phase that it begins, as a string,
+and finally a `process.Answer` or a `RunFailed`.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from perfkit.results import Check, Mechanism
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of a CUDA device; all None for any other device. `bf16`: without emulation."""
+    """Facts about a CUDA device; all are None for other devices. `bf16` means without emulation."""
 
     name: str | None = None
     uuid: str | None = None
@@ -20,9 +20,9 @@ class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A workload, and what the device is.
+    """A workload, and the facts about the device.
 
-    `options` are all arguments of its constructor; it `offers` optional parts that some switches need.
+    `options` are all arguments of its constructor, `offers` the optional parts that some switches need.
     """
 
     options: dict[str, Any]
@@ -32,14 +32,14 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Consecutive steps: raw values, and the total time with the device synchronised at both ends."""
+    """Consecutive steps: their raw values, and the total time, with the device synchronised at both ends."""
 
     samples: int
     seconds: float
     step_s: list[float] = []
     data_wait_s: list[float] = []
     device_step_s: list[float] = []
-    """Between the ends of successive steps by the device's own clock (CUDA only)."""
+    """Times between the ends of successive steps by the device's own clock; none on a CPU."""
 
     @property
     def samples_per_s(self) -> float:
@@ -60,10 +60,10 @@ class CompileCounters(msgspec.Struct, frozen=True):
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """A training that was built, checked and warmed up."""
 
-    recipe: dict[str, Any]  # the recipe in effect: for a script, what can be read from its objects
+    recipe: dict[str, Any]  # the recipe in effect; for a script, what its objects show
     facts: dict[str, str] = {}
     startup_s: float
-    warmup: Block  # every step until the blocks begin
+    warmup: Block  # every step before the first block
     losses: list[float]
     mechanisms: list[Mechanism]
     batch_bytes_per_sample: int | None = None
@@ -72,7 +72,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """Peak memory in bytes since the warm-up; recompilations since the first step."""
+    """Peak memory in bytes since the warm-up, and recompilations since the first step."""
 
     allocated: int | None
     reserved: int | None

@@ -1,4 +1,4 @@
-"""What a zygote imports, so that measuring processes find it imported; only it imports this."""
+"""Imports what measuring processes need. Only zygotes import this module; forks then have it all."""
 
 import atexit
 import contextlib
@@ -10,12 +10,12 @@ import time
 import psutil
 
 for name in ("torchvision", "perfkit.worker.session"):
-    with contextlib.suppress(Exception):  # a measuring process that needs it says what is wrong
+    with contextlib.suppress(Exception):  # a measuring process that needs it reports the error
         importlib.import_module(name)
 
 IMPORT_S = time.time() - psutil.Process().create_time()
-"""Seconds that a process which is started from scratch would have needed."""
+"""The seconds that a process without a zygote would have spent on these imports."""
 
-atexit.register(os._exit, 0)  # taking all of torch apart takes a second, and it complains
+atexit.register(os._exit, 0)  # an ordinary exit of torch takes a second, and prints complaints
 gc.collect()
-gc.freeze()  # a collection in a forked process would copy every page that it shares
+gc.freeze()  # else garbage collection in a fork would copy every shared page

@@ -1,7 +1,7 @@
-"""How a training is measured, written once: warm-up, slices, a cached batch, a profile.
+"""The procedures that measure a training: warm-up, slices, a cached batch, a profile.
 
-Each procedure is a generator that is sent every step that ends, and returns its answer. `drive` pulls the
-steps of perfkit's program; a script sends its steps from where they end.
+Each procedure is a generator that receives every finished step, and returns its answer. `drive` takes the
+steps of perfkit's program; a script sends its steps where they end.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak
 from perfkit.worker.messages import Block, Peak
 from perfkit.worker.timeline import DeviceTimeline, HostTimeline, timeline
 
-Procedure = Generator[None, Any, Any]  # is sent steps, returns an answer
+Procedure = Generator[None, Any, Any]  # receives steps, returns an answer
 
-WINDOW = 4  # steps of the warm-up that are compared with those before
+WINDOW = 4  # warm-up steps that are compared with as many before them
 MAX_WARMUP_STEPS = 200
-STEADY = 0.05  # of their median, by which two windows of steps differ at most where the time is steady
-HELD_FIRST = 3  # steps on a cached batch before it is timed: some batches may have been fetched ahead
+STEADY = 0.05  # the largest difference of two windows, by their median, that counts as steady
+HELD_FIRST = 3  # untimed steps on a cached batch: some batches may have been fetched ahead
 MANY_MARKED = 8
-"""Steps with something else in them that count from then on, if they are at least half of all steps."""
+"""This many steps with other work in them count from then on, if they are at least half of all steps."""
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One step, from the end of the one before to its own end; a script's steps have more fields."""
+    """One step, from the end of the previous one to its own end. A script's steps have more fields."""
 
     seconds: float  # by the host's clock
-    waited: float  # seconds of it in which the loader was waited for
+    waited: float  # seconds of it spent waiting for the loader
     samples: int
     loss: Any = None  # a tensor on the device
-    marks: frozenset[str] = frozenset()  # what else happened in it, such as an evaluation
+    marks: frozenset[str] = frozenset()  # other work in it, such as an evaluation
 
 
 @dataclass
@@ -49,9 +49,9 @@ class TakenSteps:
 
     plain: list[Any] = field(default_factory=list)  # those that count
     marked: list[Any] = field(default_factory=list)
-    """Those with something else in them, which are left out with their time."""
+    """Steps with other work in them, which are left out together with their time."""
     step_s: list[float] = field(default_factory=list)
-    """Of the plain ones; known once the device has come to their end."""
+    """The times of the plain steps, known once the device has reached their end."""
     on_device: bool = False  # whether these times are the device's own
 
     @property
@@ -72,7 +72,7 @@ Taking = Generator[None, Any, TakenSteps]
 
 
 def drive(job: Procedure, step: Callable[[], Any]) -> Any:
-    """The answer of a procedure, whose steps are taken as it asks for them."""
+    """Runs a procedure, taking a step whenever it asks for one; returns its answer."""
     done: Any = None
     while True:
         try:
@@ -83,31 +83,30 @@ def drive(job: Procedure, step: Callable[[], Any]) -> Any:
 
 
 class Procedures:
-    """What every training can be asked, perfkit's own or a script.
+    """The questions that every training answers, whether it is perfkit's own or a script.
 
-    A question is a method, or a function at `module:name`, which gets this object first: an addition asks so.
-
-    `report` is called with the phase that begins; the clock gives seconds.
+    A question is a method, or a function at `module:name` that gets this object as its first argument, which
+    is how additions ask. `report` is called with each phase that begins; the clock gives seconds.
     """
 
     subject: Any
     """A `Training` or a script, set before anything is measured.
 
-    It has a `device`, a `loader` and the loader's `iterator`, which holds the worker processes,
-    `samples_per_step` and `batches_per_step`. While entered, `hold` repeats one batch
-    on the device, and `phases` names the parts of a step for the profiler. `note` keeps a remark.
+    It has a `device`, a `loader`, the loader's `iterator`, which holds the worker processes,
+    `samples_per_step` and `batches_per_step`. Inside `hold`, it trains on one batch that is on the device;
+    inside `phases`, the parts of a step have names for the profiler. `note` stores a remark.
     """
-    first_graphs = 0  # graphs that torch.compile had made before further ones counted as recompilations
+    first_graphs = 0  # graphs of torch.compile before which none counts as a recompilation
 
     def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.perf_counter) -> None:
         self.report = report
         self._clock = clock
-        self._step_s = math.inf  # a step of the end of the warm-up
-        self._counts_marked = False  # whether steps with something else in them count
+        self._step_s = math.inf  # the duration of a step at the end of the warm-up
+        self._counts_marked = False  # whether steps with other work in them count
         self._plain = 0
         self._marked = 0
         self.under_way = TakenSteps()
-        """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
+        """The steps of the last `take`. If the training ends during it, nothing else is known of them."""
         self._timeline: HostTimeline | DeviceTimeline | None = None
         self._order: list[Any] = []
 
@@ -124,7 +123,7 @@ class Procedures:
         enough: Callable[[], bool] = lambda: True,
         early: Sequence[Any] = (),
     ) -> Taking:
-        """Takes `count` steps, the `early` ones among them; continues until `enough()` or `most` steps."""
+        """Takes `count` steps, including the `early` ones, and more until `enough()` or `most` steps."""
         self.report(phase)
         taken = TakenSteps(list(early))
         self.under_way = taken
@@ -142,9 +141,9 @@ class Procedures:
         return taken
 
     def time_steps(self, early: Sequence[Any] = ()) -> None:
-        """Gives the steps of the last `take` their times, those until now if it is under way.
+        """Gives the steps of the last `take` their times; if it is still running, its steps so far.
 
-        The early ones were taken before it: they have the host's.
+        The early steps were taken before it, so they keep the host's times.
         """
         assert self._timeline
         taken = self.under_way
@@ -155,7 +154,7 @@ class Procedures:
         taken.on_device = self.subject.device.type != "cpu"
 
     def check(self, steps: Sequence[Any]) -> None:
-        """Raises if steps do not train."""
+        """Raises an error if steps do not train."""
 
     def _add(self, step: Any, taken: TakenSteps) -> None:
         self._order.append(step)
@@ -174,7 +173,7 @@ class Procedures:
             taken.marked = []
 
     def warm_up(self, budget_s: float) -> Taking:
-        """Steps until their time is steady, or until the budget is spent; then a new memory peak begins."""
+        """Takes steps until their time is steady, or the budget is spent; then resets the memory peak."""
         window = max(WINDOW, self._workers)
         until = self._clock() + budget_s
 
@@ -193,34 +192,34 @@ class Procedures:
         return warm
 
     def slice(self, samples: int, seconds: float) -> Procedure:
-        """One slice of at least this many samples, for about some seconds, judged by the steps before it.
+        """One slice of at least `samples` samples that takes about `seconds`, judging by the steps before it.
 
-        The training goes on where its last slice ended: it was suspended meanwhile, with its workers.
+        The training continues where its last slice ended. Meanwhile it was suspended, with its workers.
         """
         taken = yield from self.take(self.steps_for(samples, seconds), "measuring")
-        self._step_s = statistics.median(taken.step_s)  # it may grow
+        self._step_s = statistics.median(taken.step_s)  # step times may change
         return taken.block()
 
     def steps_for(self, samples: int, seconds: float = 0.0) -> int:
-        """Steps of a slice: a multiple of the number of workers, which deliver one batch each per round."""
+        """The steps of a slice: a multiple of the number of workers, each of which loads a batch in turn."""
         needed = math.ceil(samples / max(1, self.subject.samples_per_step))
         steps = max(1, needed, math.ceil(seconds / self._step_s))
         workers = max(1, self._workers)
         return int(math.ceil(steps / workers) * workers)
 
     def ceiling(self, samples: int, seconds: float = 0.0) -> Procedure:
-        """A slice on one batch that is already on the device, without a loader."""
+        """A slice on one batch that is already on the device, without the loader."""
         with self.subject.hold():
             yield from self.take(HELD_FIRST, "cached batch")
             return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).block()
 
     def profile(self, path: str, stacks: bool, **schedule: int) -> Procedure:
-        """Takes steps with the profiler, and writes a trace of the active ones: its path.
+        """Takes steps with the profiler, writes a trace of the active ones, and returns its path.
 
         `schedule` is that of `torch.profiler.schedule`: wait, warmup, active.
         """
         file = Path(path)
-        part = str(file.with_name(f"part-{file.name}"))  # a file that is there is complete
+        part = str(file.with_name(f"part-{file.name}"))  # so that a file with the final name is complete
         kinds: Any = profiler.ProfilerActivity
         recorder = profiler.profile(
             activities={kinds.CPU, getattr(kinds, self.subject.device.type.upper(), kinds.CPU)},
@@ -233,9 +232,9 @@ class Procedures:
         with self.subject.phases(), recorder:
             for left in reversed(range(sum(schedule.values()))):
                 yield
-                if not left:  # torch takes it only while it records
+                if not left:  # torch accepts metadata only while it records
                     recorder.add_metadata_json("trainedOn", f'"{self.subject.device.type}"')
-                # While the profiler starts, workers would get ahead, which hides the usual waiting.
+                # While the profiler starts, workers would load ahead, which would hide the usual waiting.
                 with workers_stopped(self.subject.iterator):
                     recorder.step()
         os.replace(part, file)
@@ -252,7 +251,7 @@ class Procedures:
 
 @contextlib.contextmanager
 def workers_stopped(iterator: Any) -> Iterator[None]:
-    """A loader's workers do nothing meanwhile; those that have ended are left alone."""
+    """Stops a loader's workers inside; those that have ended are left alone."""
     alive = [worker for worker in getattr(iterator, "_workers", ()) if worker.is_alive()]
     try:
         for worker in alive:
@@ -264,5 +263,5 @@ def workers_stopped(iterator: Any) -> Iterator[None]:
 
 
 def _signal(worker: Any, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has just ended
+    with contextlib.suppress(ProcessLookupError):  # the worker has just ended
         os.kill(worker.pid, number)

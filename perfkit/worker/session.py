@@ -1,4 +1,4 @@
-"""The inside of a measuring process: one training, and the questions that it answers."""
+"""The main loop of a measuring process: one training, and the questions that it answers."""
 
 import math
 import sys
@@ -20,7 +20,7 @@ from perfkit.worker.training import Training, loss_values
 
 
 def serve(connection: Connection) -> None:
-    """Answers questions until the parent has no more."""
+    """Answers questions until the parent closes the connection."""
     session = Session(connection)
     while True:
         try:
@@ -34,7 +34,7 @@ def serve(connection: Connection) -> None:
 
 
 class Session(Procedures):
-    """One training of perfkit's own program, and what can be asked of it."""
+    """One training of perfkit's own program, and the questions about it."""
 
     workload: Any
     device: torch.device
@@ -43,7 +43,7 @@ class Session(Procedures):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection.send)
         self._startup_s = getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
-        """What a process that imports and loads everything itself has spent until now."""
+        """The start-up time so far, including the imports that a zygote did for this process."""
 
     def call(self, reference: str, arguments: Sequence[Any]) -> Any:
         return registry.load(reference)(*arguments)
@@ -51,23 +51,23 @@ class Session(Procedures):
     def describe(
         self, workload: str, preset: str, options: dict[str, Any], device: str, code: str | None = None
     ) -> Description:
-        """Loads a workload, whose code must have this digest if there is one."""
+        """Loads a workload; if `code` is given, the workload's code must have this digest."""
         began = time.time()
         complete = workloads.options_for(workloads.find(workload), preset, options)
         self.workload = workloads.load(workload, complete)
         workloads.require_unchanged(workload, code)
         self.device = torch.device(device)
         if self.device.type == "cuda" and self.device.index is not None:
-            torch.accelerator.set_device_index(self.device.index)  # else a context opens on GPU 0 as well
+            torch.accelerator.set_device_index(self.device.index)  # else GPU 0 gets a context as well
         offers = sorted(rules.offers(self.workload))
         convolves = workloads.convolves(self.workload)
         self._startup_s += time.time() - began
         return Description(complete, offers, checks.facts(self.device), convolves)
 
     def train(self, recipe: Recipe, seed: int, loss_steps: int, warmup_s: float) -> Procedure:
-        """`Trained`: builds a training, takes its first steps, checks its switches and warms up.
+        """Builds a training, takes its first steps, checks its switches and warms up; returns `Trained`.
 
-        The losses of `loss_steps` are kept; the warm-up takes `warmup_s` at most.
+        The losses of the first `loss_steps` steps are stored. The warm-up takes at most `warmup_s`.
         """
         self.report("building")
         began = time.time()
@@ -78,7 +78,7 @@ class Session(Procedures):
         training.observed_step()
         proofs = checks.verify(training, recipe.to_dict())
         sample_bytes = checks.bytes_per_sample(training.batch)
-        training.batch = None  # the memory of these three is not kept
+        training.batch = None  # frees the memory of these three
         training.inputs = None
         training.outputs = None
         warm = yield from self.warm_up(warmup_s)

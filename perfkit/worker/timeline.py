@@ -1,4 +1,4 @@
-"""When steps end, by the clock that counts: an accelerator's own, or else this process's."""
+"""The ends of steps by the clock that counts: the accelerator's own, or else this process's."""
 
 import itertools
 import time
@@ -9,13 +9,13 @@ import torch
 
 from perfkit.worker.checks import synchronize
 
-Clock = Callable[[], float]  # seconds of this process
+Clock = Callable[[], float]  # returns seconds
 
 
 class HostTimeline:
-    """Ends of steps by the clock of this process, which waits for its device at both ends of a slice.
+    """Ends of steps by this process's clock, which waits for the device at both ends of a slice.
 
-    The host runs ahead of a device that cannot record its own times, so that only whole slices are right.
+    The host runs ahead of a device that cannot record its own times, so only whole slices have correct times.
     """
 
     def __init__(self, device: torch.device, clock: Clock = time.perf_counter) -> None:
@@ -28,14 +28,14 @@ class HostTimeline:
         self._ends.append(self._clock())
 
     def step_s(self) -> list[float]:
-        """Seconds between successive marks, the first one since the beginning."""
+        """Seconds between successive marks, the first of them since the start."""
         synchronize(self._device)
         self._ends[-1] = self._clock()
         return [end - start for start, end in itertools.pairwise(self._ends)]
 
 
 class DeviceTimeline:
-    """Ends of steps by events in the stream of an accelerator: the host may run ahead of it."""
+    """Ends of steps by events in the accelerator's stream, so that the host may run ahead of it."""
 
     def __init__(self, device: torch.device, make_event: Callable[[torch.device], Any]) -> None:
         self._device = device
@@ -50,13 +50,13 @@ class DeviceTimeline:
         self._events.append(event)
 
     def step_s(self) -> list[float]:
-        """Seconds between successive marks on the device, once it has come to the last one."""
+        """Seconds between successive marks on the device, after waiting until it has reached the last one."""
         synchronize(self._device)
         return [start.elapsed_time(end) / 1e3 for start, end in itertools.pairwise(self._events)]
 
 
 def timeline(device: torch.device, clock: Clock = time.perf_counter) -> HostTimeline | DeviceTimeline:
-    """The timeline of a device: its own where torch can record it."""
+    """The timeline of a device: its own if torch can record it."""
     if device.type == "cpu":
         return HostTimeline(device, clock)
     try:

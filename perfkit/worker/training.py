@@ -1,4 +1,4 @@
-"""The training program, taken step by step and observed: what it has built, its batches, its parts."""
+"""The training program, run step by step and observed: the objects it builds, its batches, its parts."""
 
 import contextlib
 import itertools
@@ -22,13 +22,13 @@ OnPhase = Callable[[str], AbstractContextManager[Any]]
 
 
 class MeasuredProgram(Program):
-    """The program of a training that is measured, of the loader's batches or of those that are `given`."""
+    """The program of a measured training, which takes the loader's batches or those `given`."""
 
     def __init__(self, given: Iterable[Any] | None = None) -> None:
         self._given = given
         self.parts: tuple[Any, ...] = ()  # loader, model, optimizer, scaler and device, once they are built
         self.built_at = 0.0
-        self.waited = 0.0  # seconds in which the program has waited for batches
+        self.waited = 0.0  # seconds that the program has waited for batches
         self.on_phase: OnPhase | None = None
         self.source: Iterator[Any] = iter(())  # where the next batch comes from
 
@@ -54,7 +54,7 @@ class MeasuredProgram(Program):
     def part(self, name: str) -> AbstractContextManager[Any]:
         if self.on_phase:
             return _named(name, self.on_phase)
-        # A wait has a name of torch's own in a profile, that of the loader.
+        # In a profile, torch itself already names the wait for the loader.
         return contextlib.nullcontext() if name == "data" else super().part(name)
 
 
@@ -65,10 +65,10 @@ def _named(name: str, on_phase: OnPhase) -> Iterator[None]:
 
 
 class Training(View):
-    """The program for a recipe, started: it has taken its first step, which builds everything.
+    """A training that has been started: it has taken its first step, which builds everything.
 
-    It is the subject of `Procedures`, and shows its switches after an `observed_step`. `batches` take the
-    place of the loader's.
+    It is the subject of `Procedures`, and shows its switches after an `observed_step`. `batches`, if given,
+    replace the loader's.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Training(View):
     def step(self) -> MeasuredStep:
         """Takes one optimizer step.
 
-        Its wait is all the waiting for batches during it, whoever reads ahead (a device prefetcher).
+        Its wait is all the waiting for batches during the step, even that of a prefetcher, which reads ahead.
         """
         start = time.perf_counter()
         self._program.waited = 0.0
@@ -103,13 +103,13 @@ class Training(View):
         return MeasuredStep(time.perf_counter() - start, self._program.waited, self.samples_per_step, loss)
 
     def stop(self) -> None:
-        """Ends the loader's workers at once; those that are found as garbage end after 5 seconds each."""
+        """Ends the loader's workers at once; the garbage collector would take 5 seconds for each."""
         if self.iterator:
             self.iterator._shutdown_workers()
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Trains on one batch that is already on the device; the loader's workers are stopped meanwhile."""
+        """Trains on one batch that is already on the device, with the loader's workers stopped."""
         program = self._program
         source = program.source
         batch = [part.to(self.device) for part in program.fetch()]
@@ -122,7 +122,7 @@ class Training(View):
 
     @contextlib.contextmanager
     def phases(self, on_phase: OnPhase = lambda name: contextlib.nullcontext()) -> Iterator[None]:
-        """Enters what `on_phase` returns around each part of steps that are taken; a profile names them."""
+        """Enters what `on_phase` returns around each part of a step, and names the parts in a profile."""
         self._program.on_phase = on_phase
         try:
             yield
@@ -130,9 +130,9 @@ class Training(View):
             self._program.on_phase = None
 
     def observed_step(self) -> MeasuredStep:
-        """Takes one optimizer step, and notes what each switch does in it.
+        """Takes one optimizer step, and observes the effect of each switch in it.
 
-        A hook on the outermost module is not noticed by torch.compile, so nothing is compiled again.
+        torch.compile does not notice a hook on the outermost module, so nothing is recompiled.
         """
         copies = _Copies(self.device)
 
@@ -165,14 +165,14 @@ class Training(View):
 
 
 class _Copies(TorchFunctionMode):
-    """Sees the calls of `Tensor.to` while it is entered."""
+    """Records the calls of `Tensor.to` inside it."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._device = device
-        self.parts: list[torch.Tensor] = []  # what was copied, as the loader gave it
+        self.parts: list[torch.Tensor] = []  # the copied tensors, as the loader returned them
         self.arguments: list[dict[str, Any]] = []  # the keyword arguments of each call
-        self.streams: set[int | None] = set()  # in which the copies were queued
+        self.streams: set[int | None] = set()  # the streams of the copies
 
     def stream(self) -> int | None:
         is_cuda = self._device.type == "cuda"
