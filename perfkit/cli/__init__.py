@@ -1,7 +1,7 @@
 """The command line: a table of commands. A command's module is imported when the command is used.
 
-Additions bring commands of their own; see `perfkit.registry`. A function becomes a command with options from
-dataclasses, errors in words, and exit codes: 0 done, 1 failed, 2 misused, 130 stopped, 141 a pipe was closed.
+Additions have their own commands; see `perfkit.registry`. A function becomes a command with options from
+dataclasses, clear errors, and exit codes: 0 done, 1 failed, 2 misused, 130 stopped, 141 a pipe was closed.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def _every() -> dict[str, tuple[str, str]]:
 
 
 class _Commands(TyperGroup):
-    """A group that knows its commands by name and imports one when it is used."""
+    """A group that knows its commands by name and imports a command only when it is used."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _every():
@@ -67,14 +67,14 @@ app = typer.Typer(
 
 @app.callback()
 def _root() -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopping it is as Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopping it is like Ctrl-C
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may have no ×
+            stream.reconfigure(errors="replace")  # not every terminal can print ×
 
 
 def single(name: str, function: Callable[..., None]) -> typer.Typer:
-    """An app of one command: a parameter of an options dataclass becomes the options of its fields."""
+    """An app with one command. A parameter that is a dataclass becomes one option for each of its fields."""
     groups: dict[str, Any] = {}
     options: list[inspect.Parameter] = []
     for parameter in _parameters(function):
@@ -108,7 +108,7 @@ def _require_finite(values: Mapping[str, Any]) -> None:
 
 
 class _Command(TyperCommand):
-    """A command that refuses an option which is given twice, where only the last one would count."""
+    """A command that refuses an option that is given twice, because only the last one would count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
@@ -125,7 +125,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 @contextlib.contextmanager
 def errors_in_words() -> Iterator[None]:
-    """Says what a person can act on in one line; anything else is a bug and keeps its traceback."""
+    """Reports an error that the user can act on in one line. Any other is a bug and keeps its traceback."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: complain(message)
@@ -139,7 +139,7 @@ def errors_in_words() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("stopped; what was finished is kept (perfkit runs)", err=True)
         raise typer.Exit(130) from None
-    except BrokenPipeError:  # `| head` has what it wanted: the code of a tool that a closed pipe ends
+    except BrokenPipeError:  # `| head` has read enough: exit like other tools at a closed pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise typer.Exit(141) from None
     except OSError as error:
@@ -151,5 +151,5 @@ def errors_in_words() -> Iterator[None]:
 
 
 def complain(problem: object) -> None:
-    """One line on stderr."""
+    """Prints one line to stderr."""
     typer.echo(f"perfkit: {problem}", err=True)

@@ -27,7 +27,7 @@ def compare(
     sides: Annotated[
         Texts,
         typer.Argument(
-            metavar="A B", help="each a stage, or settings (workers=2,amp=bf16); B is compared with A"
+            metavar="A B", help="each is a stage or settings (workers=2,amp=bf16); B is compared with A"
         ),
     ] = None,
     *,
@@ -35,7 +35,7 @@ def compare(
     gate: GateOptions,
     output: OutputOptions,
     more: Annotated[
-        bool, typer.Option("--more", help="add rounds to the newest stored comparison of both")
+        bool, typer.Option("--more", help="add rounds to the newest stored comparison of the two")
     ] = False,
 ) -> None:
     """Is B faster than A? Measures both in turn until the interval is narrow enough."""
@@ -77,14 +77,14 @@ def record(result: Comparison) -> dict[str, Any]:
 def gate_code(
     result: Comparison, limit: float, remedy: str = "Add rounds with --more", fewest: int = stats.MIN_ROUNDS
 ) -> int:
-    """The exit code of a gate, after saying why: 1 if B is slower than it allows, 3 if nobody can tell.
+    """The exit code of a gate, after reporting why: 1 if B is slower than allowed, 3 if that is unclear.
 
-    Nobody can with fewer rounds than `fewest`, nor where the sides took turns in a disturbed room.
+    It is unclear with fewer rounds than `fewest`, or if others disturbed sides that took turns.
     """
     ratio = result.ratio
     found = f"it is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
     if result.rounds < fewest:
-        found += f", by {units.plural(result.rounds, 'round')}, and a verdict takes {fewest}"
+        found += f", from {units.plural(result.rounds, 'round')}, but a verdict needs {fewest}"
     elif result.pairing.has_spoiled_turns:
         found += ", but other programs disturbed the sides, which took turns"
     elif ratio.low >= 1 - limit:

@@ -14,7 +14,7 @@ from perfkit.studies import staging
 def export(
     training: RecipeOptions,
     stage: StageName = None,
-    steps: Annotated[int, typer.Option(min=1, help="steps that the script trains")] = 8,
+    steps: Annotated[int, typer.Option(min=1, help="number of steps that the script trains")] = 8,
     out: Out = None,
 ) -> None:
     """Writes the standalone training script of a recipe; it does not need perfkit."""

@@ -17,7 +17,7 @@ from perfkit.errors import InvalidValue, PerfkitError, StoreError, explain
 from perfkit.machine import write_atomically
 from perfkit.recipe import pairs, parse_settings
 
-if TYPE_CHECKING:  # else a command that needs none of it would wait for numpy and rich
+if TYPE_CHECKING:  # else every command would wait for numpy and rich to be imported
     from perfkit.results.store import RunStore
     from perfkit.show.document import Content
     from perfkit.studies.sources import Plan, Progress, Update
@@ -32,7 +32,7 @@ Out = Annotated[
     typer.Option("-o", metavar="FILE", help="write the recording (.json), trace (.json.gz) or script here"),
 ]
 _WORKLOAD = "cifar_resnet18, photos, tiny_gpt, or your own as package.module:name"
-_DEVICE = "cuda, mps or cpu (default: the first available), sim:NAME to predict a GPU, recorded:NAME to play"
+_DEVICE = "cuda, mps or cpu (default: the first available), sim:NAME to predict a GPU, or recorded:NAME"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RecipeOptions(TrainingOptions):
     ] = None
 
     def where(self) -> dict[str, Any]:
-        """These options as the arguments of whoever looks at steps."""
+        """These options as keyword arguments."""
         return super().where() | {"settings": parse_settings(self.settings)}
 
 
@@ -82,15 +82,15 @@ class GateOptions:
     fail_if_slower: Annotated[
         str | None, typer.Option(help="exit with 1 only if B is slower than A by more than this, such as 3%")
     ] = None
-    budget: Annotated[float, typer.Option(help="seconds of starting and measuring", min=0)] = 90.0
+    budget: Annotated[float, typer.Option(help="seconds for starting and measuring", min=0)] = 90.0
     precision: Annotated[float, typer.Option(help="stop once the interval is ± this share", min=0)] = 0.02
 
     def __post_init__(self) -> None:
-        _ = self.limit  # it is checked before anything is measured
+        _ = self.limit  # so that it is checked before anything is measured
 
     @property
     def limit(self) -> float | None:
-        """The share by which B may be slower: `3%` or `0.03` as 0.03; None without a limit."""
+        """The share by which B may be slower: 0.03 for `3%` or `0.03`; None without a limit."""
         text = self.fail_if_slower
         if text is None:
             return None
@@ -103,7 +103,7 @@ class GateOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where a result goes in addition to the terminal; that it can be written is checked before measuring."""
+    """Where a result goes in addition to the terminal. Files are checked before anything is measured."""
 
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="write the result as JSON; - for stdout")
@@ -118,7 +118,7 @@ class OutputOptions:
             raise InvalidValue("--html needs matplotlib", "Install it: pip install matplotlib")
 
     def check(self, out: Path | None = None) -> None:
-        """Refuses files that cannot all be written, those of these options and `out`."""
+        """Raises if the files of these options and `out` cannot all be written."""
         check_writable(self.json_file, self.html_file, out)
 
     def deliver(
@@ -131,15 +131,15 @@ class OutputOptions:
         out: Path | None = None,
         content: Callable[[], bytes] = bytes,
     ) -> None:
-        """Shows a result, then writes each file, then ends the command by its verdict if it has one.
+        """Shows a result, then writes each file, then exits with the verdict if there is one.
 
-        Sections are shown on stderr where a file is stdout. `out` gets the `content`. What cannot be written
-        is told, and takes nothing else with it. The exit code is 1 then, unless there is a verdict.
+        Sections go to stderr if a file is stdout. `out` gets the `content`. A file that cannot be written is
+        reported, and the others are still written; the exit code is 1 then, unless there is a verdict.
         """
         from perfkit.show import terminal
 
         def page() -> bytes:
-            from perfkit.show import html  # it brings jinja2
+            from perfkit.show import html  # it imports jinja2
 
             return html.page(f"perfkit: {title}", sections).encode()
 
@@ -148,7 +148,7 @@ class OutputOptions:
 
         every = [(self.html_file, page), (self.json_file, as_json), (out, content)]
         files = [(path, make) for path, make in every if path]
-        files.sort(key=lambda file: _is_stdout(file[0]))  # it comes last: perhaps nobody reads it any more
+        files.sort(key=lambda file: _is_stdout(file[0]))  # stdout comes last: its pipe may be closed
         is_taken = any(_is_stdout(path) for path, _ in files)
         try:
             terminal.show(sections, to_stderr=is_taken)
@@ -161,7 +161,7 @@ class OutputOptions:
 
 
 def parse_options(texts: Texts) -> dict[str, Any]:
-    """`name=value` texts as a workload's arguments; a value that is not JSON is a text."""
+    """`name=value` texts as a workload's arguments. A value that is not JSON is a string."""
     options: dict[str, Any] = {}
     for name, value in pairs(texts, "option", "name=value, such as image_size=64"):
         try:
@@ -172,7 +172,7 @@ def parse_options(texts: Texts) -> dict[str, Any]:
 
 
 def names(text: str | None) -> list[str] | None:
-    """`a,b,c` as a list; None stays None. A text without a name is left to be refused as an unknown name."""
+    """`a,b,c` as a list; None stays None. A text without names is returned whole, to be refused later."""
     if text is None:
         return None
     return [name.strip() for name in text.split(",") if name.strip()] or [text]
@@ -180,9 +180,9 @@ def names(text: str | None) -> list[str] | None:
 
 @contextlib.contextmanager
 def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterator[Progress]":
-    """A bar on stderr for the progress of a study; `tell` gets the updates too.
+    """A bar on stderr for the progress of a study. `tell` gets the updates, too.
 
-    Where stderr is not a terminal, it says once that the study waits for another one to end.
+    If stderr is not a terminal, a line says once that the study waits for a different one to end.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -207,9 +207,9 @@ def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterato
 
 @contextlib.contextmanager
 def stored() -> "Iterator[RunStore]":
-    """The store of a command. At its end the command says what could not be read or written.
+    """The store of a command, which reports at its end what could not be read or written.
 
-    What was measured is shown by then; the exit code is 1 if it could not be stored.
+    By then the results have been shown. The exit code is 1 if they could not be stored.
     """
     from perfkit.results.store import RunStore
 
@@ -225,7 +225,7 @@ def stored() -> "Iterator[RunStore]":
 
 @contextlib.contextmanager
 def stored_if_possible() -> "Iterator[RunStore | None]":
-    """The store of a command whose exit code is a verdict: None, and a word about it, where there is none."""
+    """The store of a command whose exit code is a verdict: None, with a message, if there is none."""
     store = None
     with contextlib.ExitStack() as stack:
         try:
@@ -236,7 +236,7 @@ def stored_if_possible() -> "Iterator[RunStore | None]":
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Before hours are spent: can the results be written, each to a different file?"""
+    """Checks, before hours are spent, that the results can be written, each to a different file."""
     taken: set[Path] = set()
     for path in paths:
         if path is None:
@@ -244,7 +244,7 @@ def check_writable(*paths: Path | None) -> None:
         where = path if _is_stdout(path) else path.resolve()
         if where in taken:
             name = "standard output" if _is_stdout(path) else path
-            raise InvalidValue(f"two results were directed to {name}", "Name another file for one of them")
+            raise InvalidValue(f"two results were directed to {name}", "Name a different file for one")
         taken.add(where)
         if not (_is_stdout(path) or _is_writable(path)):
             raise InvalidValue(f"cannot write {path}", "Name a file in a folder that exists and is writable")
@@ -255,7 +255,7 @@ def _is_stdout(path: Path) -> bool:
 
 
 def _is_writable(path: Path) -> bool:
-    """Whether a file can be replaced or made; a device or a pipe is written as it is."""
+    """Whether a file can be replaced or created. A device or a pipe is written directly."""
     if path.exists() and not path.is_file():
         return not path.is_dir() and os.access(path, os.W_OK)
     folder = path.resolve().parent
@@ -263,7 +263,7 @@ def _is_writable(path: Path) -> bool:
 
 
 def _try_to_write(path: Path, make: Callable[[], bytes]) -> bool:
-    """Writes a file unless it has no content; whether that went well, and if not, why is told."""
+    """Writes a file unless it has no content. Returns whether that succeeded, and reports an error."""
     try:
         if content := make():
             write(path, content)

@@ -16,7 +16,7 @@ from perfkit.studies.sources import Plan, Update
 
 @dataclass(frozen=True)
 class LadderOptions:
-    """What is tried, what is kept of it in any case, and how long it may take."""
+    """The stages that are tried, those that are kept in any case, and the time that this may take."""
 
     stages: options.Stages = None
     keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None

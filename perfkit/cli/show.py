@@ -1,4 +1,4 @@
-"""`perfkit show` and `perfkit runs`: what was measured, read back; its report."""
+"""`perfkit show` and `perfkit runs`: reads back what was measured, and writes its report."""
 
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ def show(
 
 
 def _show_stored(store: RunStore, name: str | None, output: OutputOptions) -> None:
-    """A session or a run of the store; the newest session that can be read if no name is given."""
+    """Shows a session or a run from the store; without a name, the newest session that can be read."""
     if name is None:
         newest = store.history(limit=1) or store.history()
         if not newest:
@@ -55,7 +55,7 @@ def _show_stored(store: RunStore, name: str | None, output: OutputOptions) -> No
 
 
 def show_session(runs: list[Run], output: OutputOptions, out: Path | None = None) -> None:
-    """A session as its report, and as a recording in `out`; the scripts are part of a page only."""
+    """Shows a session as its report, and writes it as a recording to `out`. Only a page has the scripts."""
     scripts = staging.scripts(runs) if output.html_file else None
     report = tables.report(runs, scripts)
     recording = partial(recordings.content, runs)

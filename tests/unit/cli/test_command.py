@@ -172,7 +172,7 @@ def test_a_gate_takes_as_many_rounds_as_a_verdict_and_a_room_that_spoils_neither
     codes = [gate_code(Comparison(*sides, one), 0.5) for one in (PAIRING, few, spoiled)]
     assert codes == [0, 3, 3]
     said = capsys.readouterr().err
-    assert "by 1 round, and a verdict takes 5" in said and "which took turns" in said
+    assert "from 1 round, but a verdict needs 5" in said and "which took turns" in said
     assert gate_code(Comparison(*sides, few), 0.5, fewest=1) == 0, "whole runs are one round"
 
 
