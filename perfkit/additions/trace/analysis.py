@@ -1,4 +1,4 @@
-"""Everything that is read out of a trace: steps, device figures, idle time, tables, health."""
+"""Analyses a trace: steps, device figures, idle time, tables, health."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ _Row = TypeVar("_Row")
 
 
 def analyse(trace: Trace | str | Path) -> model.Analysis:
-    """Everything of a trace, or of a file; a mean is over all steps."""
+    """The analysis of a trace, or of a trace file. Means are over all steps."""
     if not isinstance(trace, Trace):
         trace = Trace(trace)
     shows = names.evidence(trace)
@@ -60,7 +60,7 @@ def analyse(trace: Trace | str | Path) -> model.Analysis:
 
 
 def _unknown(trace: Trace, spoiled: set[str]) -> set[str]:
-    """The parts of a step whose time is not known."""
+    """The parts of a step whose time is unknown."""
     if "mean_us" in spoiled:
         return {*PARTS}
     unknown = set() if len(trace.device) else {"kernel", "memcpy", "memset"}
@@ -72,15 +72,15 @@ def _unknown(trace: Trace, spoiled: set[str]) -> set[str]:
 
 
 def _parts(us: Floats, unknown: set[str]) -> dict[str, float | None]:
-    """The time of each part by its name."""
+    """The time of each part, by its name."""
     values = zip(PARTS, us.tolist(), strict=True)
     return {part: None if part in unknown else value for part, value in values}
 
 
 def _use(trace: Trace) -> dict[str, Any]:
-    """How long a step is, and how well the device is used during the steps S; None for what is not recorded.
+    """The length of a step, and how well the device is used during the steps S; None if it was not recorded.
 
-    Utilisation: |K∩S| / |S|. Tensor Cores: shares of kernel time by `yes`, `no`, `unknown`.
+    Utilisation is |K∩S| / |S|. Tensor Cores are shares of kernel time by `yes`, `no`, `unknown`.
     """
     steps = trace.steps
     table = trace.table
@@ -99,7 +99,7 @@ def _use(trace: Trace) -> dict[str, Any]:
 
 
 def _device(trace: Trace, health: list[model.Health]) -> dict[str, Any]:
-    """The device's description. Its kind is `unknown` where nothing tells on what the operators ran."""
+    """The description of the device. Its kind is `unknown` if nothing shows where the operators ran."""
     gpu = next(iter(trace.devices or []), Device())
     words = data.table("words")["health"]
     unsure = [problem.message for problem in health if "hides_device" in words[problem.code]]
@@ -121,10 +121,11 @@ def _device(trace: Trace, health: list[model.Health]) -> dict[str, Any]:
 def _idle(trace: Trace) -> list[model.Idle]:
     """Divides each gap in the device's activity among causes, in order of priority.
 
-    A gap is cut where the call returns that launches the device event at its end: after it the work is
-    `queued`, launched but not begun, and the host has no part in that. Before it counts what the host does;
-    it is in a `collective` itself where the device has none (gloo). What remains is `end_of_step` after the
-    step's last device event, `unknown` where the launch was not recorded, and else `launch`: host code.
+    A gap is cut at the return of the call that launches the device event at its end. After the cut the work
+    is `queued`: launched but not begun, for which the host is not responsible. Before the cut, what the host
+    does counts as the cause, including a `collective` that has no device event (gloo). The rest is
+    `end_of_step` after the step's last device event, `unknown` if the launch was not recorded, and otherwise
+    `launch`: host code.
     """
     steps, table, busy = trace.steps, trace.table, trace.union(trace.device)
     last = np.concatenate((steps.start[:1], busy.end))[np.searchsorted(busy.end, steps.end, "right")]
@@ -166,10 +167,10 @@ def _host(trace: Trace) -> dict[str, Ints]:
 
 
 def _communication(trace: Trace, steps: int, exposed: float | None) -> dict[str, Any] | None:
-    """Device time of collectives per step, `exposed` while no kernel or copy runs; None without any.
+    """Device time of collectives per step, `exposed` while no kernel or copy runs; None without collectives.
 
-    Without collectives on a device (CPU, gloo) the times are None: the host's marks show when a call was
-    made, not when data moved.
+    If collectives leave no device events (CPU, gloo), the times are None: the host's events show when a call
+    was made, not when data moved.
     """
     collectives = trace.rows(Kind.COLLECTIVE)
     if not len(collectives) + len(trace.rows(Kind.COMMUNICATION)):
@@ -193,26 +194,26 @@ def structs(row: type[_Row], /, **columns: Any) -> list[_Row]:
 
 
 class Groups:
-    """Rows of the table by distinct keys: for each part of a key, a column of numbers of texts."""
+    """Groups of rows with the same key; each part of the key is a column of text numbers."""
 
     def __init__(self, trace: Trace, rows: Ints, **keys: Ints) -> None:
         codes = [each + 1 for each in keys.values()]
         number = np.ravel_multi_index(codes, [each.max(initial=0) + 1 for each in codes])
         _, self.first, self.of = np.unique(number, return_index=True, return_inverse=True)
         self.calls, self.time = np.bincount(self.of), trace.duration(rows) / 1e3
-        """How many rows of each; µs of each row."""
+        """The number of rows in each group, and the µs of each row."""
         self.total = self.sum(self.time)
         self.columns: dict[str, Any] = {key: trace.text(codes[self.first]) for key, codes in keys.items()}
-        """The parts of the keys, `calls` and `total_us`."""
+        """The columns of the result: the parts of the keys, `calls` and `total_us`."""
         self.columns |= {"calls": self.calls, "total_us": self.total}
 
     def sum(self, values: Any) -> Floats:
-        """Sum per group."""
+        """The sum of values per group."""
         return np.bincount(self.of, values, len(self.calls)).astype(np.float64)
 
 
 def operators(trace: Trace) -> list[model.Operator]:
-    """By name; sorted by self time on the device, else on the host."""
+    """The operators by name, sorted by self time on the device, else on the host."""
     ops, op, table = trace.ops, trace.op, trace.table
     groups = Groups(trace, ops, name=table.name[ops])
     total = groups.columns.pop("total_us")
@@ -238,7 +239,7 @@ def _place(trace: Trace, rows: Ints) -> dict[str, Ints]:
 
 
 def kernels(trace: Trace) -> list[model.Kernel]:
-    """By name, the longest in total first; with the place of its longest launch."""
+    """The kernels by name, the longest in total first, with the place of their longest launch."""
     rows = trace.rows(*KERNELS)
     rows = rows[np.argsort(-trace.duration(rows), kind="stable")]
     groups = Groups(trace, rows, name=trace.table.name[rows])
@@ -254,7 +255,7 @@ def kernels(trace: Trace) -> list[model.Kernel]:
 
 
 def _in_steps(trace: Trace, rows: Ints) -> Ints:
-    """Those that begin between the start of the first step and the end of the last."""
+    """The rows that begin between the start of the first step and the end of the last."""
     start, steps = trace.table.start[rows], trace.steps
     inside: Ints = rows[(start >= steps.start.min(initial=0)) & (start < steps.end.max(initial=0))]
     return inside
@@ -265,7 +266,7 @@ def transfers(trace: Trace, steps: int) -> list[model.Transfer]:
     rows, sizes = _in_steps(trace, trace.rows(Kind.MEMCPY)), trace.table.bytes
     groups = Groups(trace, rows, name=trace.table.name[rows], **_place(trace, rows))
     texts = groups.columns.pop("name")
-    size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, trace.launch[rows]))  # ROCm: at the launch
+    size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, trace.launch[rows]))  # ROCm: in the launch
     moved = np.where(groups.sum(size < 0) > 0, np.nan, groups.sum(size))
     with np.errstate(all="ignore"):
         rate = np.where(groups.total > 0, moved / groups.total / 1e3, np.nan)

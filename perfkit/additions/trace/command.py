@@ -18,10 +18,10 @@ def profile(
     output: OutputOptions,
     stage: StageName = None,
     steps: Annotated[int, typer.Option(min=1, max=100, help="steps to record")] = 3,
-    stacks: Annotated[bool, typer.Option("--stacks", help="also Python frames around calls (slow)")] = False,
+    stacks: Annotated[bool, typer.Option("--stacks", help="also record Python frames (slow)")] = False,
     out: Out = None,
 ) -> None:
-    """Profiles some steps of a recipe in a process of its own, and says where the time went."""
+    """Profiles some steps of a recipe in a new process, and says where the time went."""
     output.check(out)
     result = profiling.profile(steps=steps, stacks=stacks, out=out, recipe=stage, **training.where())
     output.deliver("profile", result.sections(), msgspec.to_builtins(result.analysis))

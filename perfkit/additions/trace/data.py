@@ -1,4 +1,4 @@
-"""The tables of words, names and formats in this folder, and its templates."""
+"""Reads the tables of words, names and formats in this folder, and its templates."""
 
 import re
 from functools import cache
@@ -12,7 +12,7 @@ from perfkit.show import units
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """What is in `NAME.toml`."""
+    """The contents of `NAME.toml`."""
     return registry.toml(__package__, name)
 
 
@@ -23,12 +23,12 @@ def names(group: str) -> dict[str, re.Pattern[str]]:
 
 
 def us(value: float | None) -> str:
-    """A time in µs, in words."""
+    """A time in µs as text with a unit."""
     return units.duration(None if value is None else value / 1e6)
 
 
 def filled(template: str, **facts: Any) -> str:
-    """The sentences of a template, with single spaces; whoever shows them escapes them."""
+    """The text of a filled template, with single spaces. The caller escapes it when it is shown."""
     environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."), autoescape=False)
     environment.filters |= {"us": us, "percent": units.percent, "clean": lambda name: units.clean(name, 60)}
     return " ".join(environment.get_template(template).render(**facts).split())

@@ -1,21 +1,21 @@
-"""The bottlenecks that an analysis shows, and which switches could act on them."""
+"""Finds the bottlenecks in an analysis, and the switches that could act on them."""
 
 from typing import Any
 
 from perfkit.additions.trace import data
 from perfkit.additions.trace.model import Analysis, Bottleneck
 
-_BOUNDED = 0.95  # share of a step beyond which Amdahl's bound is too large to be useful
-_FEW = 0.05  # share of a step up to which first calls do not matter
+_BOUNDED = 0.95  # of a step: a larger exposed share gives a useless Amdahl bound
+_FEW = 0.05  # of a step: a smaller share of first calls does not matter
 
 
 def diagnose(analysis: Analysis) -> list[Bottleneck]:
     """The bottlenecks whose share of a step reaches their threshold, the longest exposed time first.
 
-    Amdahl's law bounds the gain: without any of the exposed time the step would be 1 / (1 - exposed / step)
-    times as fast, so no fix for it can give more. Calls that are only slow once are no part of that step.
+    Amdahl's law bounds the gain. Without any of the exposed time, the step would be 1 / (1 - exposed / step)
+    times as fast, so no fix can gain more. Calls that are slow only once are not part of that step.
 
-    Empty if nothing stands out, or if the trace is too damaged for a diagnosis (see `analysis.health`).
+    Empty if nothing stands out, or the trace is too damaged for a diagnosis (see `analysis.health`).
     """
     if not analysis.mean_step_us or analysis.mean_us["other"] is None or analysis.is_empty:
         return []
@@ -26,7 +26,7 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
 
 
 def _bottleneck(name: str, words: dict[str, Any], analysis: Analysis) -> Bottleneck | None:
-    """The bottleneck of this name in words.toml; None below its threshold."""
+    """The bottleneck of this name in words.toml; None if it is below its threshold."""
     length, of = analysis.mean_step_us or 0.0, "the recording" if analysis.is_whole else "a step"
     once = _idle(analysis, "first_calls")
     if once >= _FEW * length and name != "first-calls":
@@ -48,7 +48,7 @@ def _bottleneck(name: str, words: dict[str, Any], analysis: Analysis) -> Bottlen
 
 
 def _exposed(analysis: Analysis, words: dict[str, Any]) -> float:
-    """The exposed µs per step of a bottleneck: of a part of the step, and of a cause of idle time."""
+    """The exposed µs per step of a bottleneck, from its part of the step and its cause of idle time."""
     part = words.get("part", "")
     exposed = analysis.mean_us.get(part) or 0.0
     if part == "memcpy":
@@ -71,7 +71,7 @@ def _longest(analysis: Analysis) -> str:
 
 
 def _can_act(switch: str, analysis: Analysis) -> bool:
-    """Whether the trace shows something that a switch acts on."""
+    """Whether the trace shows something that a switch could act on."""
     shows = analysis.shows
     capability = float(analysis.device["compute_capability"] or 0)
     is_16_bit = analysis.has_accelerator and (analysis.tensor_core or {}).get("yes", 0.0) >= 0.5

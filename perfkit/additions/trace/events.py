@@ -1,4 +1,4 @@
-"""Events become columns of numbers, piece by piece."""
+"""Turns events into columns of numbers, piece by piece."""
 
 import re
 from collections import defaultdict
@@ -14,11 +14,11 @@ from perfkit.additions.intervals import Ints
 from perfkit.additions.trace import data
 from perfkit.additions.trace.reader import Args, Event
 
-_FARTHEST_NS, _LONGEST_NS = 4 * 10**18, 10**15  # the year 2096, beyond which is no time stamp; eleven days
+_FARTHEST_NS, _LONGEST_NS = 4 * 10**18, 10**15  # the year 2096, after any valid timestamp; eleven days
 
 
 class Kind(IntEnum):
-    """What an event is; most of the names are those of the parts of a step."""
+    """The kind of an event. Most names are also those of the parts of a step."""
 
     OTHER, KERNEL, COLLECTIVE, MEMCPY, MEMSET, COMMUNICATION, RUNTIME, DATALOADER = range(8)
     CPU_OP, ANNOTATION, STEP, PYTHON, SPAN, WORKER = range(8, 14)
@@ -32,7 +32,7 @@ _KIND = re.compile("|".join(f"(?P<{kind}>{pattern.pattern})" for kind, pattern i
 
 
 class Kinds(dict[tuple[str, str, str], Kind]):
-    """The kind of phase, category and name: the first in names.toml that fits."""
+    """The kind for a phase, category and name: the first in names.toml that matches."""
 
     def __missing__(self, key: tuple[str, str, str]) -> Kind:
         phase, category, name = key
@@ -42,7 +42,7 @@ class Kinds(dict[tuple[str, str, str], Kind]):
 
 
 class EventTable(SimpleNamespace):
-    """Events of interest: an array for each property, as `Tabulator.table` makes them."""
+    """The events of interest, with an array for each property, as `Tabulator.table` makes them."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -52,17 +52,17 @@ class EventTable(SimpleNamespace):
 
 
 def joined(pieces: list[EventTable]) -> EventTable:
-    """All rows; the pieces give theirs away column by column, so that nothing is held twice."""
+    """Joins pieces into one table, column by column. The pieces lose their columns, to save memory."""
     names = [*vars(pieces[0])]
     return EventTable(**{name: np.concatenate([vars(piece).pop(name) for piece in pieces]) for name in names})
 
 
 class Tabulator:
-    """Makes columns of events, and numbers their texts. `dropped`: events with impossible times."""
+    """Makes columns of events, and numbers their texts. `dropped` counts events with impossible times."""
 
     def __init__(self) -> None:
         self.texts: dict[Any, int] = defaultdict(count().__next__)
-        """Numbers distinct values in order of appearance; -1 is the number of none."""
+        """Numbers distinct values in order of appearance; -1 stands for no value."""
         self.kinds, self.dropped = Kinds(), 0
 
     def table(self, events: list[Event]) -> EventTable:
@@ -83,7 +83,7 @@ class Tabulator:
             end=start + length,
             correlation=np.array([a.correlation for a in args], np.int64),
             bytes=np.array([a.bytes if a.bytes >= 0 else a.size for a in args], np.int64),
-            # The profiler's own number; -1 where it gives none.
+            # The profiler's own id; -1 if there is none.
             identity=np.array([a.frame or a.operator or -1 for a in args], np.float64),
         )
         return table if fits.all() else table[fits]
@@ -94,7 +94,7 @@ _THOUSANDTHS = re.compile(rb"(?:-?\d{1,16}\.\d{3},)*")
 
 
 def nanoseconds(texts: list[bytes]) -> Ints:
-    """Exact ns of numbers of µs; what is not a number is beyond all times."""
+    """Converts µs to ns exactly. Texts that are not numbers get a value beyond all valid times."""
     text = b",".join([*texts, b""])
     if _THOUSANDTHS.fullmatch(text):
         return np.fromstring(text.replace(b".", b""), np.int64, sep=",")
@@ -107,5 +107,5 @@ def _nanoseconds(text: bytes) -> int:
     try:
         us = Decimal(text.strip(b'"').decode())
         return round(1000 * us) if us.adjusted() < 16 else 2 * _FARTHEST_NS
-    except (ArithmeticError, ValueError):  # no number, NaN, infinity
+    except (ArithmeticError, ValueError):  # not a number, NaN, infinity
         return 2 * _FARTHEST_NS

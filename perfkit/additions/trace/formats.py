@@ -1,4 +1,4 @@
-"""What a file is that is not a trace, by its first bytes: files are named, never loaded."""
+"""Says what a file is, if it is not a trace, by its first bytes. Files are named, never loaded."""
 
 import gzip
 import lzma
@@ -12,10 +12,10 @@ from perfkit.additions.trace import data
 from perfkit.errors import InvalidValue
 
 ADVICE = "Give a *.pt.trace.json[.gz] of the PyTorch profiler, or a folder or archive with one of each rank"
-ENOUGH = 1 << 16  # bytes of a beginning that tell what a file is
+ENOUGH = 1 << 16  # first bytes, which are enough to recognise a file
 GZIP = b"\x1f\x8b"
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.ReadError)
-"""What is raised where a packed file is cut off or damaged."""
+"""The exceptions for a packed file that is cut off or damaged."""
 
 
 class TraceError(InvalidValue):
@@ -23,7 +23,7 @@ class TraceError(InvalidValue):
 
 
 def _fits(form: dict[str, Any], name: str, begin: bytes) -> bool:
-    """Whether a file's name or its first bytes are those of a format."""
+    """Whether a file's name or its first bytes match a format."""
     if "suffix" in form:
         return name.lower().endswith(tuple(form["suffix"]))
     if "holds" in form:
@@ -34,7 +34,7 @@ def _fits(form: dict[str, Any], name: str, begin: bytes) -> bool:
 def refusal(name: str, begin: bytes, is_cut: bool = False) -> TraceError:
     """The error for a file that is not a trace: what it is, and what to do.
 
-    `begin`: its first bytes, unpacked; `is_cut`: whether no more could be unpacked.
+    `begin` has its first bytes, unpacked; `is_cut` is whether no more could be unpacked.
     """
     if is_cut:
         return TraceError(f"{name}: the file is cut off or damaged before its first event", "Copy it again")

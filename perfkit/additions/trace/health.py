@@ -1,4 +1,4 @@
-"""What is wrong with a trace, or must be known of it before its figures are read."""
+"""Finds what is wrong with a trace, or must be known before its figures are read."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +12,11 @@ from perfkit.additions.trace.model import Health
 from perfkit.additions.trace.table import Trace
 from perfkit.show import units
 
-_FEW = 0.01  # a share of launches without a kernel that the edges of the recording explain
+_FEW = 0.01  # launches without a kernel: a smaller share is explained by the edges of the recording
 
 
 def said(code: str, **facts: Any) -> Health:
-    """The problem with this code in words.toml, filled in."""
+    """The problem with this code, with its message from words.toml filled in."""
     words = data.table("words")["health"][code]
     spoils = list[str]()
     for figure in words.get("spoils", []):
@@ -25,9 +25,9 @@ def said(code: str, **facts: Any) -> Health:
 
 
 def check(trace: Trace, shows: list[str]) -> list[Health]:
-    """Problems of a trace, which shows this of its program; what they spoil is set to None then."""
+    """The problems of a trace; `shows` is its `evidence`. The figures that they spoil become None later."""
     problems = [*_file(trace), *_steps(trace)]
-    if not trace.file.truncated:  # else what seems to be missing may just be cut off
+    if not trace.file.truncated:  # else what seems to be missing may only be cut off
         problems += [*_recorded(trace, shows), *_launches(trace)]
     return problems
 
@@ -65,7 +65,7 @@ def _steps(trace: Trace) -> Iterator[Health]:
 
 
 def _recorded(trace: Trace, shows: list[str]) -> Iterator[Health]:
-    """What was not recorded, and why."""
+    """Reports what was not recorded, and why."""
     listed = trace.devices
     name = units.clean(listed[0].name or "unnamed", 60) if listed else ""
     if len(trace.device):
@@ -96,7 +96,7 @@ def _launches(trace: Trace) -> Iterator[Health]:
     if without and not len(trace.device):
         yield said("no_gpu_events")
     elif without:
-        why = "; profile once, in a fresh process, after more warm-up steps (pytorch#192021)"
+        why = "; profile once, in a new process, after more warm-up steps (pytorch#192021)"
         if trace.file.dropped:
             why = ", perhaps because events were left out"
         few = "few_" if without <= _FEW * len(launching) else ""

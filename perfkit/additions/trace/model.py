@@ -1,4 +1,4 @@
-"""The contents of an analysis: frozen values, times in µs, ratios 0–1, None for what is unknown."""
+"""The contents of an analysis: frozen values, times in µs, ratios from 0 to 1, None for what is unknown."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Health(Struct, frozen=True):
-    """A problem of the file. `spoils`: names of the figures that are set to None because of it."""
+    """A problem of the file. `spoils` names the figures that are set to None because of it."""
 
     code: str
     severity: str  # "info", "warning", "error"
@@ -15,7 +15,7 @@ class Health(Struct, frozen=True):
 
 
 class TraceStep(Struct, frozen=True, kw_only=True):
-    """One step: start on the trace's own clock, and the eight parts, whose sum is the duration."""
+    """One step: its start on the trace's clock, and its eight parts, whose sum is the duration."""
 
     name: str
     rank: int
@@ -25,7 +25,7 @@ class TraceStep(Struct, frozen=True, kw_only=True):
 
 
 class Operator(Struct, frozen=True, kw_only=True):
-    """Calls of one operator, over the whole trace."""
+    """The calls of one operator in the whole trace."""
 
     name: str
     calls: int
@@ -35,7 +35,7 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 
 class Calls(Struct, frozen=True, kw_only=True):
-    """Some calls, with the operator and the line of code around them."""
+    """Calls from one place: the operator and the line of code around them."""
 
     calls: int
     total_us: float
@@ -44,7 +44,7 @@ class Calls(Struct, frozen=True, kw_only=True):
 
 
 class Kernel(Calls, frozen=True, kw_only=True):
-    """Launches of one kernel, with the place of the longest."""
+    """The launches of one kernel, with the place of the longest one."""
 
     name: str
     mean_us: float
@@ -52,7 +52,7 @@ class Kernel(Calls, frozen=True, kw_only=True):
 
 
 class Transfer(Calls, frozen=True, kw_only=True):
-    """Copies of one kind from one place. `host_memory`: "pinned", "pageable" or None (not recorded)."""
+    """Copies of one kind from one place. `host_memory` is "pinned", "pageable" or None (not recorded)."""
 
     direction: str
     host_memory: str | None
@@ -63,7 +63,7 @@ class Transfer(Calls, frozen=True, kw_only=True):
 
 
 class Sync(Calls, frozen=True, kw_only=True):
-    """Calls of the runtime that make the host wait."""
+    """Runtime calls that make the host wait."""
 
     call: str
     calls_per_step: float
@@ -71,7 +71,7 @@ class Sync(Calls, frozen=True, kw_only=True):
 
 
 class Idle(Struct, frozen=True, kw_only=True):
-    """Time within steps in which the device does nothing, by cause. All rows sum to the idle time."""
+    """Time within steps in which the device is idle, by cause. The rows add up to the whole idle time."""
 
     cause: str
     total_us: float
@@ -80,9 +80,9 @@ class Idle(Struct, frozen=True, kw_only=True):
 
 
 class Bottleneck(Struct, frozen=True, kw_only=True):
-    """One bottleneck. `exposed_us`: per step; `gain_at_most`: ratio of speeds, None without a useful bound.
+    """One bottleneck. `exposed_us` is per step, `gain_at_most` a ratio of speeds (None: no useful bound).
 
-    `try_next`: fields of a recipe, the most promising first.
+    `try_next` has fields of a recipe, the most promising first.
     """
 
     bottleneck: str
@@ -94,7 +94,7 @@ class Bottleneck(Struct, frozen=True, kw_only=True):
 
 
 class TraceRank(Struct, frozen=True, kw_only=True):
-    """One rank among several, per step. `waiting_us`: by how much its collectives exceed the shortest."""
+    """One of several ranks, per step. `waiting_us` is how much its collectives exceed the shortest ones."""
 
     rank: int
     mean_step_us: float | None
@@ -106,18 +106,18 @@ class TraceRank(Struct, frozen=True, kw_only=True):
 
 
 class Analysis(Struct, frozen=True, kw_only=True):
-    """Everything that is read out of a trace, as in its JSON document."""
+    """The complete analysis of a trace, as in its JSON document."""
 
     schema: str = "perfkit.trace/1"
     files: list[str]
     device: dict[str, Any]
     shows: list[str] = []
-    """What is seen of the program: `training`, `inference`, `optimizer`, `graphs`, `compiled` …"""
+    """What the trace shows of the program: `training`, `inference`, `optimizer`, `graphs`, `compiled` …"""
     recorded_us: float = 0.0
     steps_are: str = "marked"  # `marked`, `inferred`, or the `whole recording` counts as one
     late_rank: int | None = None
     ranks: list[TraceRank] = []
-    """With several files: one for each. The other figures are those of `device["ranks"][0]`."""
+    """The ranks, if there are several files. The other figures are those of `device["ranks"][0]`."""
     health: list[Health]
     steps: list[TraceStep]
     mean_step_us: float | None

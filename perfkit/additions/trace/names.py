@@ -1,4 +1,4 @@
-"""What names tell: Tensor Cores, copies, waits, the kind of accelerator, what sort of program ran."""
+"""What names reveal: Tensor Cores, copies, waits, the kind of accelerator, the sort of program."""
 
 import numpy as np
 
@@ -15,12 +15,12 @@ WAITS = r"Synchronize|^(cudaMemcpy|hipMemcpy|cuMemcpy)(?!.*Async)(?!.*Peer)"
 
 
 def first(group: str, text: str) -> str | None:
-    """The first entry of a group of names.toml that fits."""
+    """The first entry of a group in names.toml that matches a text."""
     return next(iter(_fitting(group, [text])), None)
 
 
 def tensor_core(name: str) -> str:
-    """Whether a kernel uses Tensor Cores by its name: `yes`, `no` or `unknown`."""
+    """Whether a kernel uses Tensor Cores, by its name: `yes`, `no` or `unknown`."""
     name, known = name[:1000], data.names("tensor_core")
     if known["no"].search(name) and "tensorop" not in name.lower():
         return "no"
@@ -30,7 +30,7 @@ def tensor_core(name: str) -> str:
 
 
 def accelerator(trace: Trace) -> str:
-    """`cuda`, `rocm`, `xpu`, `npu`, or `accelerator` where nothing names it."""
+    """The kind of accelerator: `cuda`, `rocm`, `xpu`, `npu`, or `accelerator` if nothing names it."""
     calls = [
         f"{category} {name}" for (_, category, name), kind in trace.kinds.items() if kind == Kind.RUNTIME
     ]
@@ -40,14 +40,14 @@ def accelerator(trace: Trace) -> str:
 
 
 def _fitting(group: str, texts: list[str]) -> list[str]:
-    """The entries of a group of names.toml that fit any of the texts."""
+    """The entries of a group in names.toml that match any of the texts."""
     return [name for name, pattern in data.names(group).items() if any(map(pattern.search, texts))]
 
 
 def evidence(trace: Trace) -> list[str]:
     """What a trace shows of the program: `training`, `optimizer`, `graphs`, `compiled` and so on.
 
-    A trace with operators, but without any of training, shows `inference`.
+    A trace with operators, but none of training, shows `inference`.
     """
     host = trace.rows(Kind.CPU_OP, Kind.ANNOTATION, Kind.COMMUNICATION)
     shows = {*_fitting("host", trace.names(host))}
@@ -68,11 +68,11 @@ _LOADS = (
     r"^(cu|cuda|hip)(Module|Library|Kernel)\w*(Load|Get)|^(cu|hip)(Init|CtxCreate|DevicePrimaryCtxRetain)"
 )
 _SLOW_NS, _CONTEXT_NS = 10**6, 50 * 10**6
-"""A launch that takes a millisecond, and a call that takes fifty, do more than they are called for."""
+"""Thresholds: a launch of a millisecond, or a call of fifty, does more than it is called for."""
 
 
 def first_calls(trace: Trace) -> Ints:
-    """Calls that are slow once: first launches of a kernel, those that load code, or create the context."""
+    """Calls that are slow only once: a kernel's first launch, loading code, creating the context."""
     table, length = trace.table, trace.duration(trace.calls)
     kernels = np.intersect1d(trace.launched, trace.rows(*KERNELS))
     launched = kernels[np.argsort(table.start[kernels], kind="stable")]

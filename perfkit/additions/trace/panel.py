@@ -1,4 +1,4 @@
-"""A trace in a notebook."""
+"""Shows a trace in a notebook."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from perfkit.notebook.shown import Shown, with_line
 
 
 class TraceView(Shown[Analysis]):
-    """What a trace says; a `TraceError` if the file is not a trace, or is damaged. Figure: `breakdown`.
+    """An analysed trace. Raises `TraceError` if the file is not a trace, or is damaged. Figure: `breakdown`.
 
     Args:
         file: a `*.pt.trace.json[.gz]`, or a folder or an archive with one of each rank; `recorded:NAME` is
             one that comes with perfkit.
-        own: a profile that was just recorded, in the place of a file.
+        own: a profile that was just recorded, instead of a file.
     """
 
     def __init__(self, file: str | Path = "", own: profiling.Profile | None = None) -> None:
@@ -25,5 +25,5 @@ class TraceView(Shown[Analysis]):
 
 
 def profile(*which: Any, **how: Any) -> TraceView:
-    """Profiles some steps in a fresh process, and reads the trace; arguments as for `perfkit.profile`."""
+    """Profiles some steps in a new process, and reads the trace; arguments as for `perfkit.profile`."""
     return TraceView(own=profiling.profile(*which, **how))

@@ -1,4 +1,4 @@
-"""What a trace says, as sections; and one recipe under the profiler, in a fresh process."""
+"""Shows an analysed trace as sections; profiles a recipe in a new process."""
 
 import functools
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
 from perfkit.studies.sources import Progress
 
-_ROWS, _STEPS = 12, 12  # most rows of a long table, and most steps in the picture; the JSON has them all
+_ROWS, _STEPS = 12, 12  # the most rows of a table and steps of a picture; the JSON has them all
 
 _FORMATS = {
     **dict.fromkeys(("share_of_step", "gpu_utilization"), units.percent),
@@ -25,7 +25,7 @@ _FORMATS = {
     "bytes": units.size,
     "gain_at_most": units.times,
 }
-"""How a field is written that is no text, no time in µs and no plain number."""
+"""Formats of fields that are not texts, times in µs or plain numbers."""
 
 
 _WORDS = data.table("words")["part"]
@@ -35,17 +35,17 @@ _LOOKS = {
     "dataloader": style.WAITS, "cpu_op": Look("", style.YELLOW, ".."), "other": Look("", "#bbbbbb"),
 }  # fmt: skip
 LOOKS = {part: look._replace(label=_WORDS[part]) for part, look in _LOOKS.items()}
-"""The words, colours and hatches of the parts of a step."""
+"""The labels, colours and hatches of the parts of a step."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a trace says, and how it is shown."""
+    """An analysed trace, and how it is shown."""
 
     analysis: Analysis
 
     def sections(self) -> list[Content]:
-        """What it is and what stands out, the pictures, steps, work, waiting, ranks."""
+        """A summary, what stands out, the ranks, a picture, steps, work, and waiting."""
         analysis = self.analysis
         whole = analysis.is_whole
         use, work, waits = list[Content](), [self._table("operators")], list[Content]()
@@ -70,12 +70,12 @@ class Profile:
         ]
 
     def _spoiled(self, figure: str) -> str:
-        """Why a figure cannot be trusted; empty where it can."""
+        """Why a figure cannot be trusted; empty if it can."""
         problems = (problem.message for problem in self.analysis.health if figure in problem.spoils)
         return next((f"{units.NOT_AVAILABLE}: {problem}" for problem in problems), "")
 
     def _table(self, name: str) -> Table:
-        """A table of the analysis; columns that are unknown in all of its rows are left out."""
+        """A table of the analysis, without the columns that are unknown in all of its rows."""
         words, rows = data.table("words")["table"][name], getattr(self.analysis, name)
         none = words["none"]
         columns = [
@@ -89,7 +89,7 @@ class Profile:
         return tabulate(columns, rows[:_ROWS], words["title"], note, self._spoiled(name) or none)
 
     def _breakdown(self) -> Figure:
-        """A stacked bar for each step, and for the mean."""
+        """A stacked bar for each step, and one for the mean."""
         title = "Where the time goes"
         if self.analysis.device["simulated"]:
             title = f"Simulated: {title}"
@@ -114,19 +114,19 @@ class Profile:
         if not self.analysis.has_accelerator:
             note += f" Other parts are {units.NOT_AVAILABLE}: {self.analysis.device['reason']}."
         elif mean["cpu_op"] is None:
-            note += " What operators took on the host was not recorded."
+            note += " The operators' time on the host was not recorded."
         title = "The recording" if self.analysis.is_whole else "Mean step"
         return tabulate(columns, known, title, note, self._spoiled("mean_us"))
 
 
 def summary(analysis: Analysis) -> str:
-    """What ran, on what, how many steps, how long; how busy the device is, and its largest bottleneck."""
+    """What ran, where, and for how long; how busy the device was; the largest bottleneck."""
     device = data.table("words")["device"].get(analysis.device["kind"], "an unnamed accelerator")
     return data.filled("summary.jinja", a=analysis, device=device)
 
 
 def lateness(analysis: Analysis) -> str:
-    """Who is late, how long the others wait, and how long collectives take; empty if nothing communicates."""
+    """Which rank is late, how long the others wait, how long collectives take; empty without collectives."""
     waits = {row.rank: row.waiting_us for row in analysis.ranks if row.waiting_us is not None}
     own = None if analysis.late_rank is None else waits.pop(analysis.late_rank)
     return data.filled("ranks.jinja", a=analysis, waits=[*waits.values()], own=own)
@@ -164,13 +164,13 @@ def profile(
     """Profiles some steps of a recipe, or of a stage of the ladder.
 
     Args:
-        workload: a built-in one, or `package.module:name`.
+        workload: a built-in workload, or `package.module:name`.
         recipe: the switches, or the name of a stage, on top of the default ladder below it; the plain loop
             if None.
-        steps: how many to record, after five that are skipped or discarded.
-        stacks: whether with Python frames.
-        out: the trace file; a new one among the runs if None.
-        progress: follows and stops it.
+        steps: the number of steps to record, after five that are skipped or discarded.
+        stacks: whether to record Python frames.
+        out: the trace file; None: a new file in the folder of the runs.
+        progress: reports progress, and can stop the profiling.
         where: preset, settings, device, options, seed, host, as for `perfkit.plan`.
 
     Raises:

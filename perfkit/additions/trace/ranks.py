@@ -1,4 +1,4 @@
-"""A folder or an archive with a trace of each rank: each rank's figures, and who is late."""
+"""Reads a folder or an archive with a trace of each rank: the figures of each, and which rank is late."""
 
 import contextlib
 import re
@@ -23,9 +23,9 @@ from perfkit.additions.trace.table import Trace
 from perfkit.show import units
 
 _TRACE = re.compile(r"(.*/)?(?!\._)[^/]+\.json(\.gz)?", re.IGNORECASE)
-"""The name of what may be a trace; macOS adds ._NAME for each NAME to an archive."""
-_MOST = 64  # ranks that are read
-_LATE = 0.05  # share of a step that the others wait for a rank that is late
+"""Names that may belong to traces. macOS adds a file ._NAME for each NAME to an archive."""
+_MOST = 64  # the most ranks that are read
+_LATE = 0.05  # of a step: a rank is late if the others wait at least this share for it
 
 
 class _Read(NamedTuple):
@@ -39,11 +39,11 @@ class _Read(NamedTuple):
 
 
 def read(path: Path, tell: Tell) -> Analysis:
-    """What a trace says, or those of several ranks: of these the one that is late, else the first.
+    """The analysis of a trace, or of several ranks: then that of the late rank, or else of the first.
 
     Raises:
-        InvalidValue: it cannot be read.
-        TraceError: it is not a trace, or holds traces that are not one of each rank.
+        InvalidValue: the file cannot be read.
+        TraceError: it is not a trace, or it holds traces that are not one of each rank.
     """
     with _files(path) as files:
         if len(files) < 2:
@@ -61,7 +61,7 @@ def read(path: Path, tell: Tell) -> Analysis:
 
 
 def _check(path: Path, each: list[_Read]) -> None:
-    """Refuses traces that are not one of each rank, such as those of stages."""
+    """Refuses traces that are not one per rank, such as traces of several stages."""
     numbers = [rank.number for rank in each]
     for rank in each:
         if rank.number < 0 or numbers.count(rank.number) > 1:
@@ -72,7 +72,7 @@ def _check(path: Path, each: list[_Read]) -> None:
 
 
 def _together(each: list[_Read]) -> Analysis:
-    """The analysis of the rank that is shown, with what is said of all of them."""
+    """The analysis of the rank that is shown, with what is known of all ranks."""
     rows, late = _compared(each)
     shown = late or each[0]
     others = [rank for rank in each if rank is not shown]
@@ -95,7 +95,7 @@ def _together(each: list[_Read]) -> Analysis:
 
 @contextlib.contextmanager
 def _files(path: Path) -> Iterator[dict[Path, Callable[[], Any]]]:
-    """The traces in a folder or an archive, and what opens them; none of something else."""
+    """The traces in a folder or an archive, with functions that open them; empty for other files."""
     with contextlib.ExitStack() as stack:
         opens: dict[str, Callable[[], Any]] = {}
         try:
@@ -117,16 +117,16 @@ def _files(path: Path) -> Iterator[dict[Path, Callable[[], Any]]]:
 
 
 def _is_tar(path: Path) -> bool:
-    with contextlib.suppress(*formats.DAMAGED):  # such as a trace in gzip that is cut off early
+    with contextlib.suppress(*formats.DAMAGED):  # such as a gzipped trace that is cut off early
         return tarfile.is_tarfile(path)
     return False
 
 
 def _each(files: dict[Path, Callable[[], Any]], tell: Tell) -> tuple[list[_Read], list[str]]:
-    """The ranks by number, -1 where it is unknown; and the names of files that are not traces.
+    """The ranks by number, -1 if it is unknown, and the names of files that are not traces.
 
     Raises:
-        TraceError: none is a trace.
+        TraceError: no file is a trace.
     """
     each, left_out = list[_Read](), list[str]()
     for name, opens in files.items():
@@ -149,13 +149,13 @@ def _each(files: dict[Path, Callable[[], Any]], tell: Tell) -> tuple[list[_Read]
 
 
 def _compared(each: list[_Read]) -> tuple[list[TraceRank], _Read | None]:
-    """Each rank's figures, and the one for which the others wait: it waits least itself.
+    """The figures of each rank, and the rank that the others wait for: it waits least itself.
 
-    A collective takes as long as data need on the rank that comes last, and longer on the others, which wait
-    for it. Only lengths are compared, as clocks of different machines differ.
+    A collective takes as long as its data need on the rank that comes last, and longer on the others, which
+    wait for that rank. Only durations are compared, because the clocks of different machines differ.
     """
     times = [rank.us_per_step for rank in each]
-    if any(rank.collectives != each[0].collectives for rank in each):  # not the same ones: all of them as one
+    if any(rank.collectives != each[0].collectives for rank in each):  # they differ: compare their sums
         times = [us.sum(keepdims=True) for us in times]
     waiting = (np.stack(times) - np.min(times, axis=0)).sum(axis=1)
     talks = all(rank.collectives and rank.analysis.mean_step_us for rank in each)

@@ -1,4 +1,4 @@
-"""Reading a trace file as a stream of text, in pieces of complete events."""
+"""Reads a trace file as a stream of text, in pieces of complete events."""
 
 import contextlib
 import gzip
@@ -22,15 +22,15 @@ from perfkit.errors import InvalidValue
 MIB = 1 << 20
 PIECE = 2 * MIB
 LONGEST_HEAD, LONGEST_EVENT = 64 * MIB, 8 * MIB
-"""More text without the list of events, or without the end of an event, is not of a trace."""
-_AFTER = MIB  # most text after the events that is looked at
+"""A trace has its list of events, and the end of each event, within so much text."""
+_AFTER = MIB  # the most text after the events that is read
 _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
-Tell = Callable[[str, float], object]  # called with what is being read, and the share that is done
+Tell = Callable[[str, float], object]  # called with what is being read, and the share done
 
 
 def find(name: str | Path) -> Path:
-    """The file of a trace; `recorded:NAME` is one that comes with perfkit."""
+    """The file of a trace; `recorded:NAME` is a trace that comes with perfkit."""
     kind, _, wanted = str(name).partition(":")
     if kind != "recorded":
         return Path(name)
@@ -38,17 +38,17 @@ def find(name: str | Path) -> Path:
 
 
 class Args(Struct, gc=False):
-    """Arguments of an event of any kind; -1, None or empty where the file has none."""
+    """The arguments of an event of any kind; -1, None or empty if the file has none."""
 
     correlation: _Id = -1
     bytes: _Id = -1
-    size: _Id = -1  # where ROCm puts the bytes of a copy: at its launch
+    size: _Id = -1  # ROCm has the bytes of a copy here, at its launch
     operator: float | None = msgspec.field(name="External id", default=None)
     frame: float | None = msgspec.field(name="Python id", default=None)
 
 
 class Event(Struct, gc=False):
-    """A trace event. Times in µs stay text: nanoseconds need more digits than a float holds."""
+    """A trace event. Times in µs stay text, because nanoseconds need more digits than a float has."""
 
     ph: str = ""
     cat: str = ""
@@ -77,7 +77,7 @@ class World(Struct):
 
 
 class Reader:
-    """The complete events of a `.json` or `.json.gz` (recognised by content), and what was wrong with it.
+    """The complete events of a `.json` or `.json.gz` (recognised by content), and what is wrong with it.
 
     Its arguments are those of a `Trace`.
     """
@@ -85,23 +85,23 @@ class Reader:
     def __init__(self, path: Path, opens: Callable[[], Any] | None, tell: Tell) -> None:
         self.path, self._tell = path, tell
         self._opens = opens or (lambda: path.open("rb"))
-        self.said: dict[str, Any] = {}  # what is before the events, or after them
-        self.dropped = 0  # events that are none, or impossible
-        self.truncated = False  # whether the end is missing
-        self.documents = 1  # 2 if a second one follows
-        self.begin = b""  # how the file begins, unpacked
-        self._share = 0.0  # of the file that is read
-        self._after: bytes | None = None  # what follows the list of events, once its end has been seen
+        self.said: dict[str, Any] = {}  # the fields before and after the events
+        self.dropped = 0  # events that are malformed, or impossible
+        self.truncated = False  # whether the end of the file is missing
+        self.documents = 1  # 2 if a second document follows
+        self.begin = b""  # the first bytes of the file, unpacked
+        self._share = 0.0  # of the file that has been read
+        self._after: bytes | None = None  # the text after the list of events, once its end is reached
 
     def told(self, kind: type[_T], *names: str) -> _T | None:
-        """What the file tells before or after its events, by the first of these names; None if malformed."""
+        """A field before or after the events, by the first of these names that exists; None if malformed."""
         value = next((self.said[name] for name in names if name in self.said), None)
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(value, kind, strict=False)
         return None
 
     def pieces(self) -> Iterator[list[Event]]:
-        """The events, piece by piece; raises what a `Trace` raises."""
+        """Yields the events, piece by piece; raises what a `Trace` raises."""
         with contextlib.closing(self._ahead()) as texts:
             text, is_object = self._first(texts)
             for more in texts:
@@ -121,7 +121,7 @@ class Reader:
         self._finish(self._after or b"", is_object)
 
     def refusal(self) -> formats.TraceError:
-        """Says what the file is, as it is not a trace of PyTorch's profiler."""
+        """The error that says what the file is instead of a trace of PyTorch's profiler."""
         is_cut = self.truncated and (not self.begin or self.begin.startswith((b"{", b"[")))
         return formats.refusal(self.path.name, self.begin, is_cut)
 
@@ -137,12 +137,12 @@ class Reader:
                     yield text
         except formats.DAMAGED:
             self.truncated = True
-        except (OSError, RuntimeError) as error:  # RuntimeError: an archive that is encrypted
+        except (OSError, RuntimeError) as error:  # RuntimeError: an encrypted archive
             why = getattr(error, "strerror", None) or error
             raise InvalidValue(f"cannot read {self.path}: {why}", ADVICE) from error
 
     def _ahead(self) -> Generator[bytes]:
-        """The texts; the next one is unpacked in a thread while the last one is used."""
+        """The texts. While one is used, a thread unpacks the next one."""
         texts = self._texts()
         with ThreadPoolExecutor(1) as pool:
             coming = pool.submit(next, texts, b"")
@@ -152,7 +152,7 @@ class Reader:
                 yield text
 
     def _first(self, texts: Iterator[bytes]) -> tuple[bytes, bool]:
-        """The text from the first event on, and whether the events are in an object."""
+        """The text from the first event on, and whether the events are inside an object."""
         head, searched = bytearray(), 0
         for text in texts:
             head += text
@@ -175,7 +175,7 @@ class Reader:
         raise self.refusal()
 
     def _finish(self, after: bytes, is_object: bool) -> None:
-        """Looks at what follows the events: the rest of the head, or a further document."""
+        """Reads what follows the events: the rest of the fields, or another document."""
         if is_object:
             text = repaired(b'{"": 0' + after).decode()
             with contextlib.suppress(ValueError, RecursionError):
@@ -186,7 +186,7 @@ class Reader:
             self.documents = 2
 
     def _events(self, text: bytes) -> list[Event]:
-        """Events between commas: all at once, or where that fails, each that can be decoded."""
+        """The events in a text: decoded at once, or if that fails, each one that can be decoded."""
         found = self._decoded(text)
         if found is not None:
             return found
@@ -194,7 +194,7 @@ class Reader:
         return [event for start, end in pairwise(ends) for event in self._one(text[start:end])]
 
     def _one(self, text: bytes) -> list[Event]:
-        """An event of a damaged piece; none if it is damaged, or follows the end of the list."""
+        """Decodes one event of a damaged piece: none if it is damaged, or after the end of the list."""
         if self._after is not None:
             self._after = (self._after + text)[:_AFTER]
             return []
@@ -204,7 +204,7 @@ class Reader:
         return found or []
 
     def _decoded(self, text: bytes) -> list[Event] | None:
-        """The events of a text, in which the list may end; None if it is damaged."""
+        """The events of a text, in which the list may end; None if the text is damaged."""
         for form in (bytes, repaired):
             for events, after in _cuts(text):
                 found = _decode(b"[" + form(events) + b"]", list[Event])
@@ -215,7 +215,7 @@ class Reader:
 
 
 def _cuts(text: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-    """What may be events, and what follows if the list ends there: more than once only in odd arguments."""
+    """The events of a text, and what follows if the list may end there. Odd arguments give more choices."""
     yield text, None
     for end in islice(_END.finditer(text), 8):
         yield text[: end.start(1)].rstrip(_COMMA), text[end.end() :]

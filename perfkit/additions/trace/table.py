@@ -1,4 +1,4 @@
-"""A trace: a table of events, and what is derived of it: launches, lines of code, steps."""
+"""A trace: a table of events, and what is derived from it: launches, lines of code, steps."""
 
 import re
 from collections.abc import Callable
@@ -16,23 +16,23 @@ from perfkit.additions.trace.events import COPIES, KERNELS, EventTable, Kind, Ta
 from perfkit.additions.trace.reader import Device, Reader, Tell, World, find
 
 PARTS = (*data.table("names")["parts"]["device"], "other")
-"""What a step is made of, in order of priority; the last is the rest."""
-_HOURS_NS = 6 * 3600 * 10**9  # what is so far from the middle of the recording has a wrong time
+"""The parts of a step, in order of priority; the last one is the rest."""
+_HOURS_NS = 6 * 3600 * 10**9  # an event this far from the middle of the recording has a wrong time
 
 
 class Trace:
-    """The events of interest of a trace as one `table`, and what follows from it.
+    """The events of interest of a trace in one `table`, and what is derived from them.
 
-    Rows have the order of the file, times are in ns from the first event on. Names and threads are numbers of
-    `texts`; -1 is none.
+    Rows are in the order of the file; times are in ns since the first event. Names and threads are indices
+    into `texts`; -1 means none.
 
     Args:
-        path: the file, of one rank; `recorded:NAME` is one that comes with perfkit.
-        opens: opens the file where it is in an archive.
-        tell: follows the read.
+        path: the file of one rank; `recorded:NAME` is a trace that comes with perfkit.
+        opens: opens the file, if it is in an archive.
+        tell: is told the progress.
 
     Raises:
-        InvalidValue: it cannot be read.
+        InvalidValue: the file cannot be read.
         TraceError: nothing in it is an event of the PyTorch profiler.
     """
 
@@ -46,14 +46,14 @@ class Trace:
         if not len(self.table):
             raise self.file.refusal()
         self.file.dropped += self._keep(_near(self.table))
-        self.repeated = self._keep(_distinct(self.table))  # events that were in the file twice
-        del self.table.identity  # needed no more
-        if len(self.rows(Kind.CPU_OP, *KERNELS, *COPIES)):  # then the profiler's span tells nothing more
+        self.repeated = self._keep(_distinct(self.table))  # the number of events that were in the file twice
+        del self.table.identity  # no longer needed
+        if len(self.rows(Kind.CPU_OP, *KERNELS, *COPIES)):  # then the profiler's span adds nothing
             self._keep(self.table.kind != Kind.SPAN)
         table = self.table
-        self.start = int(table.start.min())  # of the recording, in ns; times of the table count from it
+        self.start = int(table.start.min())  # of the recording, in ns; the table's times are relative to it
         self.devices = self.file.told(list[Device], "deviceProperties", "computeProperties")
-        """The GPUs that are listed; None if there is no list."""
+        """The GPUs that the file lists; None if it has no list."""
         self.world = self.file.told(World, "distributedInfo") or World()
         self.simulated = self.file.told(dict[str, str], "simulated")  # the basis of a simulated trace
         table.start -= self.start
@@ -62,22 +62,22 @@ class Trace:
         self.calls = self.rows(Kind.RUNTIME)
         self.device = self.rows(*KERNELS, *COPIES)
         self.launch, self.ambiguous = self._launches()
-        """For each row of the table the call that launched it, or -1; device work with several candidates."""
+        """For each row, the call that launched it, or -1; and device work with several possible launches."""
         self.launched = self.device[self.launch[self.device] >= 0]
 
     def _keep(self, good: npt.NDArray[np.bool_]) -> int:
-        """Leaves out the rows that are not good, and says how many."""
+        """Removes the rows that are not good, and returns their number."""
         if not good.all():
             self.table = self.table[good]
         return int((~good).sum())
 
     def _launches(self) -> tuple[Ints, Ints]:
-        """The outermost call with the same correlation; none where calls with it are apart."""
+        """Finds for each row the outermost call with its correlation, if such calls are all nested."""
         table, launch = self.table, np.full(len(self.table), -1)
         calls = self.calls[table.correlation[self.calls] >= 0]
         calls = calls[np.lexsort((-table.end[calls], table.start[calls]))]
         distinct, first, of = np.unique(table.correlation[calls], return_index=True, return_inverse=True)
-        outer = calls[first]  # of each number, the one that begins first
+        outer = calls[first]  # for each correlation, the call that begins first
         apart = (table.end[calls] > table.end[outer[of]]) | (table.thread[calls] != table.thread[outer[of]])
         unclear = np.bincount(of, apart, len(distinct)) > 0
         called = self.device[np.isin(table.correlation[self.device], distinct)]
@@ -87,13 +87,13 @@ class Trace:
         return launch, called[~clear]
 
     def rows(self, *kinds: Kind) -> Ints:
-        """Row numbers of these kinds, ascending."""
+        """The rows of these kinds, ascending."""
         wanted = np.zeros(len(Kind), bool)
         wanted[list(kinds)] = True
         return np.flatnonzero(wanted[self.table.kind])
 
     def matching(self, rows: Ints, pattern: str | re.Pattern[str]) -> Ints:
-        """Those of the rows in whose name a pattern is found."""
+        """The rows whose name contains a match of the pattern."""
         finds, names = re.compile(pattern).search, self.table.name[rows]
         good = [name for name in np.unique(names).tolist() if finds(self.texts[name])]
         return rows[np.isin(names, good)]
@@ -103,33 +103,33 @@ class Trace:
         return self.text(np.unique(self.table.name[rows]))
 
     def processes(self, *kinds: Kind) -> int:
-        """How many processes, or devices, have rows of these kinds."""
+        """The number of processes, or devices, that have rows of these kinds."""
         threads = np.unique(self.table.thread[self.rows(*kinds)])
         return len({process for process, _ in self.text(threads)})
 
     def text(self, codes: Ints) -> list[Any]:
-        """The texts of numbers; None for -1."""
+        """The texts at these indices; None for -1."""
         return [self.texts[code] if code >= 0 else None for code in codes.tolist()]
 
     def duration(self, rows: Ints) -> Ints:
-        """Nanoseconds."""
+        """The durations of rows in ns."""
         return self.table.end[rows] - self.table.start[rows]  # type: ignore[no-any-return]
 
     def union(self, rows: Ints) -> Spans:
-        """The union of rows' intervals."""
+        """The union of the intervals of rows."""
         return merge(self.table.start[rows], self.table.end[rows])
 
     @cached_property
     def layers(self) -> tuple[Spans, ...]:
-        """The time of each of `PARTS` but the rest."""
+        """The time of each of `PARTS`, except the rest."""
         parts = data.table("names")["parts"]["device" if len(self.device) else "host"]
         return tuple(self.union(self.rows(*map(Kind.__getitem__, kinds))) for kinds in parts.values())
 
     @cached_property
     def parent(self) -> Ints:
-        """For each row the last one of its thread that began before it and is open at its start, or -1.
+        """For each row, the last row of its thread that began before it and is open at its start, or -1.
 
-        Of rows with the same times, the operator is outside of the call.
+        If rows have the same times, the operator is outside the call.
         """
         table = self.table
         order = np.lexsort((-table.kind, -table.end, table.start, table.thread))
@@ -137,7 +137,7 @@ class Trace:
         end = np.maximum(table.end[order], start + 1)
         above = np.where(is_first, -1, np.arange(-1, len(order) - 1))
         rows = np.flatnonzero(~is_first)
-        while len(rows):  # all between a row and the one above it have ended before it starts
+        while len(rows):  # every row between a row and `above` has ended before it starts
             rows = rows[end[above[rows]] <= start[rows]]
             above[rows] = above[above[rows]]
             rows = rows[above[rows] >= 0]
@@ -146,7 +146,7 @@ class Trace:
         return parent
 
     def _around(self, good: npt.NDArray[np.bool_]) -> Ints:
-        """For each row the innermost of the good ones that is open at its start, or -1."""
+        """For each row, the innermost good row that is open at its start, or -1."""
         start, end = self.table.start, np.maximum(self.table.end, self.table.start + 1)
         around, rows, above = np.full(len(start), -1), np.arange(len(start)), self.parent
         while len(rows):
@@ -158,17 +158,14 @@ class Trace:
 
     @cached_property
     def op(self) -> Ints:
-        """For each row the operator around it or its launch, or -1."""
+        """For each row, the operator around it or its launch, or -1."""
         op = self._around(self.table.kind == Kind.CPU_OP)
         launched = take(op, self.launch)
         return np.where(launched >= 0, launched, op)
 
     @cached_property
     def frame(self) -> Ints:
-        """For each row the user's `file.py:line` of the Python frame around it or its launch, or -1.
-
-        A number of `texts`.
-        """
+        """For each row, the user's `file.py:line` around it or its launch, as an index of `texts`, or -1."""
         names, known = self.table.name, dict[str, int]()
         lines = np.full(len(self.texts), -1)
         for name in np.unique(names[self.rows(Kind.PYTHON)]).tolist():
@@ -182,9 +179,9 @@ class Trace:
 
     @cached_property
     def steps(self) -> "Steps":
-        """The steps that are marked, else those that are inferred, else the whole recording.
+        """The marked steps, or else inferred steps, or else the whole recording as one step.
 
-        Each begins when the device has finished what was launched before it, and ends with its own work.
+        Each step begins when the device has finished what was launched before, and ends with its own work.
         """
         table, marks = self.table, self.rows(Kind.STEP)
         if len(marks):
@@ -199,26 +196,26 @@ class Trace:
     def _timed(
         self, first: Ints, last: Ints, names: list[str], are: str = "marked", source: str = ""
     ) -> "Steps":
-        """The steps between these times of the host, each with the device's work that it launched."""
+        """The steps between these times of the host, each with the device work that it launched."""
         calls, done = self.launch[self.launched], self.table.end[self.launched]
         started = self.table.start[calls]
         step = np.searchsorted(first, started, "right") - 1
         inside = (step >= 0) & (self.table.end[calls] <= last[step])
         ready, latest = first.copy(), last.copy()
         np.maximum.at(latest, step[inside], done[inside])
-        between = ~inside & (step + 1 < len(ready))  # launched outside of steps, it delays the next one
+        between = ~inside & (step + 1 < len(ready))  # work launched between steps delays the next step
         np.maximum.at(ready, step[between] + 1, done[between])
         ready[0] = max(ready[0], self._earlier())
         end = np.maximum.accumulate(latest)
         start = np.maximum(ready, np.concatenate((first[:1], end[:-1])))
-        keep = np.flatnonzero(end > start)  # not those that repeat, or lie inside others
+        keep = np.flatnonzero(end > start)  # not steps that repeat others, or are inside them
         behind = int(min(ready[0], latest[0]) - first[0])
         return Steps(start[keep], end[keep], [names[at] for at in keep], are, source, behind)
 
     def _edges(self) -> tuple[Ints, str]:
-        """Ends of updates or starts of loads, without what is before the first and after the last; from what.
+        """The ends of updates or the starts of loads, which separate inferred steps; and their name.
 
-        The rarer of both marks is taken: with accumulation there are fewer updates than batches, with two
+        The rarer of the two is used: with accumulation there are fewer updates than batches, with two
         optimizers more.
         """
         table = self.table
@@ -231,7 +228,7 @@ class Trace:
         return loads[:0], ""
 
     def _apart(self, rows: Ints) -> Ints:
-        """Those of the thread with the most, in order of time, without those inside others."""
+        """The rows of the thread with the most, in order of time, without rows that are inside others."""
         table = self.table
         rows = rows[table.thread[rows] == np.append(np.bincount(table.thread[rows]), 0).argmax()]
         rows = rows[np.lexsort((-table.end[rows], table.start[rows]))]
@@ -239,7 +236,7 @@ class Trace:
         return rows[table.start[rows] >= before]  # type: ignore[no-any-return]
 
     def _earlier(self) -> int:
-        """When the device has finished what was launched before the recording; 0 if there is no such work."""
+        """When the device has finished the work launched before the recording; 0 if there is none."""
         start, end = self.table.start, self.table.end
         unknown = np.setdiff1d(self.device[self.launch[self.device] < 0], self.ambiguous)
         first = start[self.launched].min(initial=end.max()) if len(self.launched) else 0
@@ -248,12 +245,12 @@ class Trace:
 
 @dataclass(frozen=True)
 class Steps(Spans):
-    """Windows of steps, in order of time."""
+    """The time windows of steps, in order."""
 
     names: list[str]
     are: str = "marked"  # `marked`, `inferred`, or the `whole recording` counts as one
-    source: str = ""  # from which marks they were inferred
-    behind: int = 0  # for how many ns of the first step the device was busy with earlier work
+    source: str = ""  # the marks that they were inferred from
+    behind: int = 0  # ns of the first step in which the device did earlier work
 
 
 def _near(table: EventTable) -> npt.NDArray[np.bool_]:
@@ -264,7 +261,7 @@ def _near(table: EventTable) -> npt.NDArray[np.bool_]:
 
 
 def _distinct(table: EventTable) -> npt.NDArray[np.bool_]:
-    """The rows that are no repetition: same event, same numbers, same times."""
+    """The rows without repetitions: those with the same event, numbers and times."""
     names = ("identity", "correlation", "name", "thread", "kind", "end", "start")
     columns = [getattr(table, name) for name in names]
     order = np.lexsort(columns)
@@ -275,7 +272,7 @@ def _distinct(table: EventTable) -> npt.NDArray[np.bool_]:
 
 
 def take(column: Ints, rows: Ints) -> Ints:
-    """Values of rows; -1 for the row -1."""
+    """The values of rows; -1 for row -1."""
     return np.where(rows >= 0, column[rows], -1)
 
 

@@ -75,7 +75,7 @@ def test_without_host_events_the_cause_is_unknown(tmp_path):
     assert idle(analysis) == {"unknown": 80}
     assert codes(analysis) == ["no_steps", "no_host_events"]
     assert "record CPU activities too" in analysis.health[1].message
-    assert "why is unknown" in found(analysis)["unknown"].message
+    assert "for an unknown reason" in found(analysis)["unknown"].message
     assert "host-bound" not in found(analysis)
 
 
@@ -687,7 +687,7 @@ def test_what_the_host_did_is_unknown_where_it_was_not_recorded(tmp_path):
         "cpu_op",
     }
     text = terminal.text(profile.Profile(analysis).sections())
-    assert "What operators took on the host was not recorded" in " ".join(text.split())
+    assert "The operators' time on the host was not recorded" in " ".join(text.split())
 
 
 def test_traces_of_stages_are_not_taken_for_ranks(tmp_path):
