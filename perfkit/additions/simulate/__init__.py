@@ -1,6 +1,6 @@
-"""GPUs that are not there: torch itself plans a training step, and a model predicts its times.
+"""Simulated GPUs: torch itself plans a training step, and a model predicts its times.
 
-Nothing here is measured, and everything that comes out says *simulated*.
+Nothing here is measured, and every result is marked *simulated*.
 """
 
 SOURCES = {"sim": "perfkit.additions.simulate.source:SimulatedSource"}

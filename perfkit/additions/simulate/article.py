@@ -1,4 +1,4 @@
-"""What the ladder's article published (`article.toml`). Nothing is fitted to it."""
+"""The figures that the ladder's article published (`article.toml`). Nothing is fitted to them."""
 
 import msgspec
 from msgspec import Struct
@@ -18,11 +18,11 @@ class Published(Struct, frozen=True, kw_only=True):
 
 
 class Article(Struct, frozen=True, kw_only=True):
-    """All its stages, and what its images cost to load."""
+    """All stages of the article, and the cost of loading its images."""
 
     stages: list[Published]
     fetch_shares: dict[str, float]
 
 
 ARTICLE = msgspec.convert(registry.toml(__package__, "article"), Article)
-LADDER = tuple(stage.stage for stage in ARTICLE.stages[1:])  # its optimizations, in its order
+LADDER = tuple(stage.stage for stage in ARTICLE.stages[1:])  # the article's optimizations, in its order

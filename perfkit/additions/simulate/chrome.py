@@ -1,7 +1,7 @@
-"""Simulated steps as a trace of the PyTorch profiler, read like a real one, and marked as simulated.
+"""Writes simulated steps as a trace of the PyTorch profiler, to be read like a real one.
 
-The names of kernels, processes and the GPU begin with `simulated`. What a model does not know (grids,
-occupancy) is left out.
+The names of kernels, processes and the GPU begin with `simulated`. Facts that the model does not know (grids,
+occupancy) are left out.
 """
 
 import gzip
@@ -27,7 +27,7 @@ _RANGES = {"forward": "forward", "backward": "backward", "optimizer": "Optimizer
 
 
 def write(path: Path, prediction: Prediction, outcome: Outcome) -> None:
-    """Writes the steps whose bars were kept as a `.json` or `.json.gz`."""
+    """Writes the steps whose bars were recorded as a `.json` or `.json.gz`."""
     gpu = prediction.gpu
     name = f"simulated {gpu.name}"
     facts = {
@@ -44,7 +44,7 @@ def write(path: Path, prediction: Prediction, outcome: Outcome) -> None:
         for process, called in ((_HOST, "simulated host"), (_GPU, name))
     ]
     loader = f"_{'Multi' if prediction.recipe.workers else 'Single'}ProcessDataLoaderIter"
-    seen = [bar for bar in outcome.bars if bar.what != "worker"]  # no profiler sees workers
+    seen = [bar for bar in outcome.bars if bar.what != "worker"]  # a profiler does not see workers
     events += [*_spans(seen, loader), *_workers(outcome.bars, prediction.recipe.workers)]
     document = {"schemaVersion": 1, "simulated": facts, "deviceProperties": [device], "traceEvents": events}
     text = json.encode(document)
@@ -53,7 +53,7 @@ def write(path: Path, prediction: Prediction, outcome: Outcome) -> None:
 
 def _kernel_name(work: Work, operator: OperatorCall) -> str:
     short = operator.name.removeprefix("aten.")
-    if not work.m:  # no product
+    if not work.m:  # not a matrix product
         return f"simulated {work.kind} ({short})"
     name = f"simulated {work.kind} {work.precision} ({short})"
     return name if work.precision == "float32" else f"{name} (Tensor Cores)"
@@ -61,7 +61,7 @@ def _kernel_name(work: Work, operator: OperatorCall) -> str:
 
 def _spans(bars: Sequence[HostBar], loader: str) -> Iterator[Json]:
     """The events of the trace."""
-    step = call = 0  # what a call of the runtime starts on the device has the number of the call
+    step = call = 0  # device work has the number of the runtime call that starts it
     for bar in bars:
         about: Json = {}
         match bar:
@@ -99,7 +99,7 @@ def _spans(bars: Sequence[HostBar], loader: str) -> Iterator[Json]:
 
 
 def _workers(bars: Sequence[HostBar], workers: int) -> Iterator[Json]:
-    """What each worker loads, a batch for each step: for pictures of lanes, no reader of profiles."""
+    """The batches that each worker loads: for pictures of lanes; readers of profiles skip them."""
     begin = min(bar.start for bar in bars if bar.what == "step")
     for batch, bar in enumerate(bar for bar in bars if bar.what == "worker"):
         if bar.end > begin:  # else it was loaded long before these steps
@@ -108,7 +108,7 @@ def _workers(bars: Sequence[HostBar], workers: int) -> Iterator[Json]:
 
 
 def _call(bar: HostBar) -> str:
-    """The call of CUDA's runtime."""
+    """The name of the CUDA runtime call."""
     if bar.what == "launch":
         return "cudaMemcpyAsync" if isinstance(bar.event, Copy) else "cudaLaunchKernel"
     return "cudaStreamSynchronize" if bar.what == "wait" else "cudaStreamWaitEvent"
@@ -119,6 +119,6 @@ def _span(bar: HostBar, category: str, name: str, about: Json) -> Json:
     if bar.what in ("kernel", "copy"):
         process, thread = _GPU, _STREAM + getattr(bar.event, "stream", 0)
         about |= {"device": 0, "stream": thread}
-    start, end = (round(1e6 * time, 3) for time in (bar.start, bar.end))  # or a bar would end in the next one
+    start, end = (round(1e6 * time, 3) for time in (bar.start, bar.end))  # so that no bar overlaps the next
     span = {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "args": about}
     return span | {"ts": start, "dur": round(end - start, 3)}

@@ -1,8 +1,8 @@
-"""The GPUs that can be simulated: data sheets, predicted times of kernels, and errors on published figures.
+"""The GPUs that can be simulated: data sheets, predicted kernel times, and errors on published figures.
 
-A kernel is limited by arithmetic or by memory, at a share of the peak, which depends on the class of the
-kernel and on its size. The constants are fitted to published measurements of whole steps
-(`benchmarks.fit_simulation`) and checked on others (`Gpu.band`).
+A kernel is limited by arithmetic or by memory, at a share of the peak that depends on the kernel's class and
+size. The constants are fitted to published measurements of whole steps (`benchmarks.fit_simulation`) and
+checked on others (`Gpu.band`).
 """
 
 import hashlib
@@ -31,10 +31,10 @@ from perfkit.errors import InvalidValue, one_of
 
 Floats = NDArray[np.float64]
 _UNITS = ("float32", "tf32", "tensor")
-"""The last one computes what has 16 bits; the last two are Tensor Cores."""
+"""The last unit computes 16-bit types. The last two are Tensor Cores."""
 
 
-_ENOUGH = 20  # figures that speak for a claim alone
+_ENOUGH = 20  # with so many figures, a claim needs no other error
 
 
 class Errors(Struct, frozen=True, kw_only=True):
@@ -42,20 +42,20 @@ class Errors(Struct, frozen=True, kw_only=True):
 
     gpu: str
     claim: str
-    """`rate` is samples/s in eager mode, `compiled` with torch.compile; `amp` … are gains of a switch."""
+    """`rate` is samples/s in eager mode, `compiled` with torch.compile; `amp` … are gains of one switch."""
     conditions: str
     figures: int
     use: str
     """`held out`: predicted by constants that were fitted without these models; `fitted`; `never fitted`."""
     median: float
     p90: float
-    band: float  # what is printed: nine in ten of the figures that were not fitted to lie within it
+    band: float  # the printed error: nine in ten figures that were not fitted are within it
     inside: float  # the share of the figures within the band
     worst: str
 
 
 class ErrorTable(Struct, frozen=True):
-    """All errors, for one set of constants."""
+    """All errors of one set of constants."""
 
     constants: str
     errors: list[Errors]
@@ -63,13 +63,13 @@ class ErrorTable(Struct, frozen=True):
 
 @cache
 def error_table() -> ErrorTable:
-    """The errors of the constants in use; `benchmarks.fit_simulation --write` writes them."""
+    """The errors of the current constants; `benchmarks.fit_simulation --write` writes them."""
     content = resources.files("perfkit.additions.simulate").joinpath("errors.json").read_bytes()
     return msgspec.json.decode(content, type=ErrorTable)
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """A GPU as its data sheet describes it; `gpus.toml` says where from."""
+    """A GPU as its data sheet describes it; the sources are in `gpus.toml`."""
 
     key: str
     name: str
@@ -85,15 +85,15 @@ class Gpu(Struct, frozen=True, kw_only=True):
     boost_ghz: float
     link_gbs: float  # host to device, in 10^9 bytes/s
     anchored: tuple[Literal["float32", "tf32", "float16"], ...]
-    """Precisions that published figures vouch for; `float32` without Tensor Cores."""
+    """The precisions that are checked against published figures; `float32` means without Tensor Cores."""
 
     @property
     def cycles_per_byte(self) -> float:
-        """Clock cycles of all multiprocessors in which device memory delivers a byte."""
+        """The clock cycles of all multiprocessors in the time that device memory needs to deliver a byte."""
         return self.multiprocessors * self.boost_ghz / self.bandwidth_gbs
 
     def band(self, claim: str) -> float:
-        """The error to allow for, as a fraction. A claim with few figures has at least the band of `rate`."""
+        """The expected error, as a fraction. A claim with few figures has at least the band of `rate`."""
         about = self.key, claim
         errors = [e for e in error_table().errors if (e.gpu, e.claim) == about and e.use != "fitted"]
         widest = max((e.band for e in errors), default=0.0)
@@ -104,7 +104,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 _SHEETS = resources.files("perfkit.additions.simulate").joinpath("gpus.toml").read_bytes()
 GPUS = {sheet.key: sheet for sheet in msgspec.toml.decode(_SHEETS, type=dict[str, list[Gpu]])["gpu"]}
-"""By the name that follows `sim:`."""
+"""GPUs by the name that follows `sim:`."""
 
 _WITHOUT_FIGURES = ("a100", "a100-40", "h100", "h200", "b200")
 
@@ -113,13 +113,13 @@ def gpu(key: str) -> Gpu:
     """The data sheet of `v100`, `rtx3090` or `rtx4090`.
 
     Raises:
-        InvalidValue: an unknown name, or a GPU that no published table covers.
+        InvalidValue: the name is unknown, or no published table covers the GPU.
     """
     if key in _WITHOUT_FIGURES:
         raise InvalidValue(
             f"sim:{key} is refused: only ResNet-50 is published for it, and says little about other models",
             f"Choose {', '.join(sorted(GPUS))}; a table of many models trained on it, eager and with AMP, as "
-            "timm's benchmark.py writes it, would bring this GPU",
+            "timm's benchmark.py writes it, would make this GPU available",
         )
     if key not in GPUS:
         raise one_of(key, sorted(GPUS), "simulated GPU")
@@ -127,21 +127,21 @@ def gpu(key: str) -> Gpu:
 
 
 class Constants(Struct, frozen=True):
-    """One set for all GPUs, models and precisions, as `benchmarks.fit_simulation` writes it."""
+    """One set of constants for all GPUs, models and precisions; `benchmarks.fit_simulation` writes it."""
 
-    version: int  # version of the model: what the values mean
+    version: int  # version of the model, which says what the values mean
     values: dict[str, float]  # shares of a peak have no unit; names that end in `_us` are microseconds
-    sources: dict[str, str]  # origins by name prefix; the longest prefix wins
+    sources: dict[str, str]  # sources by name prefix; the longest prefix counts
 
     def find(self, gpu: Gpu, name: str) -> float:
-        """A constant as it is known of a GPU, its architecture, or all; 1 if it is not."""
+        """A constant of this GPU, or of its architecture, or of all GPUs; 1 if there is none."""
         return self.values.get(self._key(gpu, name), 1.0)
 
     def share(self, gpu: Gpu, kind: str, limit: str) -> float:
-        """The share of a peak, of `compute` or `memory`, that a class of kernels or its parent reaches.
+        """The share of the peak (of `compute` or `memory`) that a class of kernels, or its parent, reaches.
 
-        What is known of all GPUs was measured on an RTX 3090. A class that was slower there than its memory
-        was limited by the multiprocessors: with more or faster ones it is faster, up to the bandwidth.
+        The constants of all GPUs were measured on an RTX 3090. A class that was slower there than its memory
+        was limited by the multiprocessors. With more or faster ones it is faster, up to the bandwidth.
         """
         parts = kind.split(".")
         names = [".".join([*parts[:end], limit]) for end in range(len(parts), 0, -1)]
@@ -157,20 +157,20 @@ class Constants(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Identifies the version and all values: the same digest gives the same predictions."""
+        """Identifies the version and all values: equal digests give equal predictions."""
         content = msgspec.json.encode([self.version, sorted(self.values.items())])
         return hashlib.sha256(content).hexdigest()[:12]
 
 
 @cache
 def constants() -> Constants:
-    """The constants in use."""
+    """The current constants."""
     content = resources.files("perfkit.additions.simulate").joinpath("constants.json").read_bytes()
     return msgspec.json.decode(content, type=Constants)
 
 
 class Columns:
-    """The same attribute of many works side by side, so that all their times are computed at once."""
+    """Columns of the attributes of many works, so that all their times are computed at once."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         kind, self.nbytes, self.flops, *sizes, precision, self.winograd = map(
@@ -180,14 +180,14 @@ class Columns:
         names, self.kind = np.unique(kind, return_inverse=True)
         self.kinds: list[str] = names.tolist()
         self.unit = np.select([precision == "float32", precision == "tf32"], [0, 1], 2)
-        """What computes it, as a position in `_UNITS`."""
+        """The unit that computes each work, as an index of `_UNITS`."""
 
 
 def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    """Predicted time of each work on its own, in seconds."""
+    """The predicted time of each work alone, in seconds."""
     memory = _memory_seconds(columns, gpu, values)
     compute = _compute_seconds(columns, gpu, values)
-    # Between the two limits neither is reached: the sharper the exponent, the more they overlap.
+    # Between the two limits a kernel reaches neither: the larger the exponent, the more they overlap.
     overlap = values.find(gpu, "overlap")
     busy = (memory**overlap + compute**overlap) ** (1 / overlap)
     return busy + values.find(gpu, "kernel_us") * 1e-6
@@ -196,10 +196,10 @@ def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     tuned = values.find(gpu, "memory")
     shares = [values.share(gpu, kind, "memory") * tuned for kind in columns.kinds]
-    # No kernel is faster than the data sheet; a norm counted with three passes needs two at least.
+    # No kernel is faster than the data sheet. A norm counts as three passes, but needs only two.
     is_norm = ["_norm.forward" in kind or "_norm.backward" in kind for kind in columns.kinds]
     share = np.minimum(shares, np.where(is_norm, 1.5, 1.0))[columns.kind]
-    # What fits the L2 cache is partly still there from the kernel before.
+    # Data that fits into the L2 cache is partly still there from the previous kernel.
     reach = gpu.l2_mib * 2**20 * values.find(gpu, "l2_reach")
     hits = np.exp(-columns.nbytes / reach) * values.find(gpu, "l2_saving")
     return columns.nbytes * (1 - hits) / (gpu.bandwidth_gbs * 1e9 * share)
@@ -213,7 +213,7 @@ def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     share = np.minimum(shares[columns.kind] * tuned[columns.unit], 1.0)
     direct = columns.flops / (peak * share * _size_share(columns, gpu, values))
     # Winograd's algorithms: fused F(2x2, 3x3), non-fused F(4x4, 3x3); cuDNN takes the fastest. The first
-    # multiplies 2.25 times less, the second 4 times, but it writes transformed tiles and reads them.
+    # needs 2.25 times fewer multiplications, the second 4 times, but it writes and reads transformed tiles.
     bandwidth = gpu.bandwidth_gbs * 1e9 * min(1.0, values.share(gpu, "pointwise", "memory"))
     unfused = direct / values.find(gpu, "winograd_unfused") + columns.nbytes * 4.5 / bandwidth
     fastest = np.minimum(direct, np.minimum(direct / values.find(gpu, "winograd_fused"), unfused))
@@ -221,7 +221,7 @@ def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 
 def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    """The share of a large product's rate that a product of this size reaches; 1 for what is no product."""
+    """The share of a large product's rate that a product of this size reaches; 1 for other work."""
     half_mn, half_k, wave = (values.find(gpu, name) for name in ("half_mn", "half_k", "wave"))
     tile = 128
     padded = np.where(columns.unit == 0, 1, 8)
@@ -238,12 +238,12 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 Kernel = tuple[Work, float]  # a kernel on one GPU, with its predicted time in seconds
 Action = tuple[OperatorCall | Fetch | Copy | Wait, list[Kernel]]
-"""What the host does, and the kernels that it launches with it."""
+"""What the host does, and the kernels that it launches for it."""
 
 
 def actions(step: StepEvents, gpu: Gpu) -> list[Action]:
-    """What the host does in a step, in order, with the kernels of its operators on a GPU."""
-    if gpu.tf32_tflops is None:  # what may be computed in TF32 is computed in float32 there
+    """The actions of the host in a step, in order, with the kernels that its operators launch on a GPU."""
+    if gpu.tf32_tflops is None:  # a GPU without TF32 computes in float32
         step = replace(step, conv_precision="ieee", matmul_precision="ieee")
     events = [event for event in step.events if not isinstance(event, Allocate)]
     works = [of_operator(event, step) if isinstance(event, OperatorCall) else [] for event in events]

@@ -1,7 +1,7 @@
-"""Tensors without numbers, and a listener to every operator: all private interfaces of torch are here.
+"""Tensors without numbers, and a listener to every operator. All uses of torch's private API are here.
 
-They are plain tensors on the CPU whose memory is never touched, so that it exists in name only. No operator
-runs: the shapes of its results are found once for arguments of the same kind.
+These are plain tensors on the CPU whose memory is never touched, so it is never really allocated. Operators
+do not run: the shapes of their results are found once for arguments of the same kind.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from perfkit import registry
 
 aten = torch.ops.aten
 _ALSO_VIEWS = (aten._unsafe_view.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
-"""They share the memory of their argument, though their schemas do not say so."""
+"""They share their argument's memory, although their schemas do not say so."""
 
 
 class Unpredictable(Exception):
-    """The program asks for something that tensors without numbers cannot answer."""
+    """The program needs something that tensors without numbers cannot provide."""
 
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
@@ -33,10 +33,10 @@ def tensors(tree: Any) -> Iterator[torch.Tensor]:
 
 @contextlib.contextmanager
 def uninitialised() -> Iterator[None]:
-    """Within, models are built without drawing numbers, which takes seconds for a large one."""
+    """Builds models without drawing random numbers, which would take seconds for a large model."""
     names = ("normal_", "uniform_", "erfinv_", "exponential_")
     same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
-    # It would draw again and again until all numbers are within its bounds.
+    # It would draw repeatedly until all numbers are within its bounds.
     cut_off = mock.patch("torch.nn.init._no_grad_trunc_normal_", same["normal_"])
     with mock.patch.multiple(torch.Tensor, **same), cut_off:
         yield
@@ -44,7 +44,7 @@ def uninitialised() -> Iterator[None]:
 
 @contextlib.contextmanager
 def listening(listener: Any) -> Iterator[None]:
-    """Within, no operator runs, and a `recording.Recorder` hears of each."""
+    """Runs no operator inside, and reports each one to a `recording.Recorder`."""
     name = "torch.optim.optimizer._get_foreach_kernels_supported_devices"
     optimizers = mock.patch(name, return_value=["cpu", "cuda"])
     to_host = mock.patch.multiple(torch.Tensor, **listener.readers())
@@ -75,7 +75,7 @@ class _Operators(TorchDispatchMode):
             if key not in self._known:
                 self._known[key] = _on_meta(func, args, kwargs)
             out = made = tree_map(_without_numbers, self._known[key])
-        elif returns:  # it changes arguments, and returns them
+        elif returns:  # the operator changes arguments, and returns them
             out = [given[each.name] for each in func._schema.arguments if each.alias_info]
             out = out[0] if len(returns) == 1 else out
         self._listener.operator(f"{func.namespace}.{func.overloadpacket.__name__}", given, out, made)
@@ -83,7 +83,7 @@ class _Operators(TorchDispatchMode):
 
 
 def _kind(value: Any) -> Any:
-    """All that results depend on."""
+    """Everything that the shapes of results depend on."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_nested:
             raise Unpredictable("it computes with sparse or nested tensors, which are not modelled")
@@ -92,7 +92,7 @@ def _kind(value: Any) -> Any:
 
 
 def _without_numbers(leaf: Any, device: str = "cpu") -> Any:
-    """Another tensor of the same layout."""
+    """A new tensor with the same layout."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=device)
@@ -107,11 +107,11 @@ def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
     try:
         found = func(*args, **kwargs)
     except NotImplementedError:
-        what = f"its operator {func} is not known to the simulation"
+        what = f"the simulation does not know its operator {func}"
         if not {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}.isdisjoint(func.tags):
             what = f"the result of {func} depends on the values of tensors, which are not simulated"
         raise Unpredictable(what) from None
-    if func is aten.native_batch_norm.default:  # as on the CPU, its statistics are as wide as its input
+    if func is aten.native_batch_norm.default:  # as on the CPU, its statistics have its input's type
         return tuple(tensor.to(found[0].dtype) for tensor in found)
     if func.overloadpacket in (aten.convolution, aten.convolution_backward):
         for layout in {*map(suggest_memory_format, tensors(args))} - {torch.contiguous_format}:
@@ -131,7 +131,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention by the kernel that CUDA would choose; the CPU has others."""
+    """Attention by the kernel that CUDA would choose; the CPU has different ones."""
     options: dict[str, Any] = {"is_causal": is_causal, "scale": scale}
     if query.dim() != 4 or enable_gqa or query.dtype == torch.float64:
         by_parts = aten._scaled_dot_product_attention_math.default
@@ -147,13 +147,13 @@ def _attention(
 
 @contextlib.contextmanager
 def _as_on_cuda() -> Iterator[None]:
-    """Within, tensors on the CPU have CUDA's casts and CUDA's attention."""
+    """Gives tensors on the CPU the casts and the attention of CUDA."""
     casts, choices = (torch.library.Library("aten", "IMPL", f"Auto{kind}CPU") for kind in ("cast", "grad"))
     choices.impl("scaled_dot_product_attention", _attention)
     casts.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
     names_of = registry.toml(__package__, "casts")
     for cast in (_in_float32, _with_float32_result, _in_widest):
-        run = torch.autocast("cpu", enabled=False)(cast)  # nothing within it is cast again
+        run = torch.autocast("cpu", enabled=False)(cast)  # so that nothing inside is cast again
         for name in names_of[cast.__name__.lstrip("_")].split():
             packet, _, overload = name.partition(".")
             casts.impl(name, partial(run, getattr(getattr(aten, packet), overload or "default")))

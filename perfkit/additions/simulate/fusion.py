@@ -1,4 +1,4 @@
-"""An approximation of torch.compile: neighbours of one size run in one kernel, and share its registers."""
+"""Approximates torch.compile: neighbouring operators of one size run in one kernel and share registers."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,11 +15,11 @@ _REDUCTION = re.compile(
 
 
 class _Kernel:
-    """A fused kernel: what its operators read and write, by block."""
+    """A fused kernel: the tensors that its operators read and write, by memory block."""
 
     def __init__(self, size: int, first: OperatorCall) -> None:
         self.size, self.first = size, first
-        self.last = 0  # the position of the event that joined last
+        self.last = 0  # the position of the event that was added last
         self.read: dict[int, Tensor] = {}
         self.written: dict[int, Tensor] = {}
         self.reduces = self.closed = False
@@ -36,7 +36,7 @@ class _Kernel:
             self.closed |= largest < self.size / 2
 
     def operator(self, inside: Collection[int]) -> OperatorCall:
-        """What it moves, without the blocks that stay in its registers."""
+        """The kernel as an operator call, without the blocks that stay in its registers."""
         inputs = [tensor for block, tensor in self.read.items() if block not in inside]
         outputs = [tensor for block, tensor in self.written.items() if block not in inside]
         about = {"reduction": self.reduces}
@@ -44,10 +44,10 @@ class _Kernel:
 
 
 def fused(step: StepEvents) -> StepEvents:
-    """The step as torch.compile would run it, about: bytes come out within a few percent of Inductor's."""
+    """Roughly the step that torch.compile would run: its bytes are within a few percent of Inductor's."""
     parts: list[Event | _Kernel] = []
     written: dict[int, tuple[int, _Kernel | None]] = {}
-    """Where a block was written last, and by which kernel; None: a library's."""
+    """Where a block was last written, and by which kernel; None: by a library."""
     users: dict[int, _Kernel | None] = {}  # the only kernel that uses a block; None: a library, or several
     for at, event in enumerate(_decomposed(step.events)):
         if not isinstance(event, OperatorCall):
@@ -55,7 +55,7 @@ def fused(step: StepEvents) -> StepEvents:
             continue
         kernel = None
         if event.phase not in ("forward", "backward") or _LIBRARY.fullmatch(event.name.removeprefix("aten.")):
-            # Convolutions are computed in channels_last, whatever the layout of the model.
+            # Compiled convolutions use channels_last, whatever the layout of the model.
             parts.append(_changed(event, _in_channels_last) if "convolution" in event.name else event)
         else:
             kernel = _joined(event, written)
@@ -79,7 +79,7 @@ def _remains(event: Event, inside: Collection[int]) -> bool:
 
 
 def _decomposed(events: Sequence[Event]) -> Iterator[Event]:
-    """Batch norm as the compiler sees it: reductions, then arithmetic; and max pooling with 8-bit indices."""
+    """Batch norm as the compiler sees it, reductions then arithmetic; and max pooling with 8-bit indices."""
     indices = {
         event.outputs[1].block
         for event in events
@@ -95,7 +95,7 @@ def _decomposed(events: Sequence[Event]) -> Iterator[Event]:
                 yield replace(event, nbytes=event.nbytes // 8)
             case OperatorCall() if "max_pool2d" in event.name:
                 yield replace(_changed(event, narrow), name="aten.max_pool")
-            # In training, batch norm reads its input for the statistics first.
+            # In training, batch norm first reads its input for the statistics.
             case OperatorCall() if event.name.startswith("aten.native_batch_norm") and event.outputs[1].numel:
                 small = event.outputs[1:]
                 big = [tensor for tensor in event.inputs if len(tensor.shape) > 1]
@@ -117,7 +117,7 @@ def _in_channels_last(tensor: Tensor) -> Tensor:
 
 
 def _joined(operator: OperatorCall, written: dict[int, tuple[int, _Kernel | None]]) -> _Kernel:
-    """The kernel that an operator joins or begins."""
+    """The kernel that an operator joins, or a new one."""
     size = max((tensor.numel for tensor in operator.inputs + operator.outputs), default=1)
     sources = [written[tensor.block] for tensor in operator.inputs if tensor.block in written]
     ready = max((at for at, _ in sources), default=-1)

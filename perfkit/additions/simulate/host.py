@@ -1,4 +1,4 @@
-"""A virtual host, and a training on it by a virtual clock: deterministic, and nothing in it is real."""
+"""Simulates a training on a virtual host with a virtual clock: deterministic, without anything real."""
 
 import collections
 from collections.abc import Iterable, Sequence
@@ -14,27 +14,27 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 
 RUN_AHEAD = 1024  # launches that the driver queues before the host has to wait
-_COPY_S = 5e-6  # what starting a copy costs the host, if it does not wait for the copy; assumed
-_PIN_BYTES_PER_S = 8e9  # at which the pinning thread copies in host memory; assumed
+_COPY_S = 5e-6  # of host time to start a copy without waiting for it; assumed
+_PIN_BYTES_PER_S = 8e9  # the pinning thread's speed of copying in host memory; assumed
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The machine around a simulated GPU."""
 
     name: str
-    processors: int  # as the system counts them: the loader workers that a ladder starts
-    cores: float  # loader workers that run at full speed at the same time; a hyper-thread is a part of a core
+    processors: int  # as the system counts them; a ladder starts as many loader workers
+    cores: float  # loader workers that can run at full speed at once; a hyper-thread is a part of one
     fetch_ms: float | None
-    """Core time that a sample of the plain recipe takes: read, transform, collate. None: unknown yet."""
-    pageable_gbs: float  # GB/s of a copy to the device from pageable memory, the host's own copy included
-    link_gbs: float | None = None  # GB/s of a copy from pinned memory; None: what the GPU's link reaches
+    """The core time for a sample of the plain recipe: read, transform, collate. None: not yet known."""
+    pageable_gbs: float  # of a copy from pageable memory to the device, including the host's own copy
+    link_gbs: float | None = None  # of a copy from pinned memory; None: the GPU's own link speed
     operator_s: float = constants().values["host.operator_us"] * 1e-6
-    """What an operator in eager mode costs: Python, dispatch, autograd. Fused kernels have no dispatch."""
+    """The host time of an operator in eager mode: Python, dispatch, autograd. Fused kernels skip dispatch."""
     launch_s: float = constants().values["host.launch_us"] * 1e-6
-    band: float = 0.0  # how far off the host's times may be, as a fraction; 0 where a person has set them
+    band: float = 0.0  # the expected error of the host's times, as a fraction; 0 if the user set them
 
     def describe(self) -> str:
-        """One line for people."""
+        """The host in one line."""
         if self == IDEAL:
             return "ideal host: the data are already on the device"
         link = f", link {self.link_gbs:g} GB/s" if self.link_gbs else ""
@@ -50,8 +50,8 @@ ARTICLE = msgspec.convert(registry.toml(__package__, "article")["host"], Host)
 IDEAL = Host(name="ideal", processors=1, cores=1, fetch_ms=0.0, pageable_gbs=1e9)
 """The data are already on the device."""
 
-MEASURED_BAND = 0.15  # how far off a fetch time may be that was measured on this machine for another one
-LAUNCHES_BAND = ARTICLE.band  # the same of operators and launches, on any host: they are of one profile
+MEASURED_BAND = 0.15  # the error of a fetch time that was measured on this machine for a different one
+LAUNCHES_BAND = ARTICLE.band  # of operators and launches on any host: they are from one profile
 
 _Number = Literal["cores", "fetch_ms", "link_gbs", "pageable_gbs"]
 _Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
@@ -61,13 +61,13 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
     """A host by name, or by its numbers: `cores=8,fetch_ms=1.85,link_gbs=12,pageable_gbs=6`.
 
     Args:
-        text: None: the article's for the article's workload, else this machine's cores; a number that is left
-            out is the article's, and a fetch time that is left out is measured unless it is the article's.
+        text: None means the article's host for the article's workload, else this machine's cores. Missing
+            numbers are the article's; a missing fetch time of a different workload is measured.
         is_article: whether the workload is the article's, at its sizes.
-        cores: of this machine.
+        cores: the cores of this machine.
 
     Raises:
-        InvalidValue: neither a name nor such numbers, or the article's host for another workload.
+        InvalidValue: the text is neither, or it names the article's host for a different workload.
     """
     if not text and is_article:
         text = "article"
@@ -77,7 +77,7 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
         return ARTICLE
     if text == "article":
         raise InvalidValue(
-            "--host article knows what the article's images cost to load, and no other data set",
+            "--host article knows only the cost of loading the article's images",
             "Leave --host out to measure the fetch time here, or give it as --host cores=8,fetch_ms=2",
         )
     other = replace(ARTICLE, name=text or "virtual", pageable_gbs=6.0, link_gbs=None, band=0.0)
@@ -99,10 +99,10 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
 
 
 class HostBar(NamedTuple):
-    """What the host or a stream did, from when to when in seconds."""
+    """What the host or a stream did, and its start and end in seconds."""
 
     what: Literal["step", "host", "launch", "wait", "kernel", "copy", "worker"]
-    """`host` spans all that the host did for an event, after its parts; `step` spans a whole step.
+    """`host` is everything that the host did for an event, after its parts; `step` is a whole step.
 
     `worker` is the loading of the batch that the step takes.
     """
@@ -117,20 +117,20 @@ class Outcome(NamedTuple):
 
     step_s: float
     data_wait_s: float
-    bars: list[HostBar]  # what was done in the last steps, where that was asked for
+    bars: list[HostBar]  # of the last steps, if they were requested
 
 
 class _Busy(NamedTuple):
     start: float
     end: float
-    seconds: float  # its own kernel's time; it ends later where another stream slowed it down
+    seconds: float  # its kernel's own time; a different stream may delay its end
     stream: int
 
 
 class SimulatedTraining:
     """A loader, a loop, and the streams of a GPU. Kernels of two streams share it; copies have an engine.
 
-    `fetch_s`: core seconds that a sample takes under the recipe; `link_gbs`: of a copy from pinned memory.
+    `fetch_s` is the core time of a sample under the recipe; `link_gbs` is for copies from pinned memory.
     """
 
     def __init__(self, host: Host, recipe: Recipe, fetch_s: float, link_gbs: float) -> None:
@@ -139,30 +139,30 @@ class SimulatedTraining:
         self._pinned = 1e9 * link_gbs
         self._fetch_s = fetch_s * recipe.batch_size * max(1.0, recipe.workers / host.cores)
         self._pin_s = self._pin_free = self._waited = 0.0
-        self.now = 0.0  # the host's time, which passes only because it waits or works
+        self.now = 0.0  # the host's clock, which advances when it waits or works
         self._done = collections.deque(recipe.workers * [0.0], recipe.workers)
-        """When the workers' last batches were ready."""
+        """When the workers' most recent batches were ready."""
         ahead = recipe.workers * recipe.prefetch_factor
         self._taken = collections.deque(ahead * [0.0], ahead)
-        """When the loop took the last batches: only then does a worker go on."""
+        """When the loop took the most recent batches: only then may a worker load another."""
         self._free: dict[int, float] = collections.defaultdict(float)
         self._engine_free = 0.0
         self._queued: collections.deque[float] = collections.deque(maxlen=RUN_AHEAD)
-        self._elsewhere: list[_Busy] = []  # kernels that still have to slow another stream down
+        self._elsewhere: list[_Busy] = []  # kernels that may still delay a different stream
         self._bars: list[HostBar] | None = None
 
     def steady(self, actions: Sequence[Action], noted: int = 0) -> Outcome:
         """The steady state of a training whose steps consist of these actions.
 
-        `noted` is the number of steps at the end of which bars are kept.
+        Bars are recorded for the last `noted` steps.
         """
         if self._host.name == IDEAL.name:
             actions = [action for action in actions if not isinstance(action[0], Copy | Fetch)]
         elif self._recipe.pin_memory:
             copied = sum(event.nbytes for event, _ in actions if isinstance(event, Copy))
             self._pin_s = copied / self._recipe.accumulation / _PIN_BYTES_PER_S
-        # It is steady once all workers have delivered some rounds and the driver's queue is full; the average
-        # is over whole rounds of all workers.
+        # It is steady once every worker has delivered some batches and the driver's queue is full. The
+        # average is over whole rounds of all workers.
         workers = max(1, self._recipe.workers)
         launches = sum(len(kernels) for _, kernels in actions)
         warm = 2 * workers * self._recipe.prefetch_factor + -(-RUN_AHEAD // max(1, launches)) + 2
@@ -181,7 +181,7 @@ class SimulatedTraining:
         return Outcome(step_s, wait_s, self._bars or [])
 
     def do(self, event: Event, kernels: Iterable[Kernel] = ()) -> None:
-        """What the host does for an event."""
+        """Does what the host does for an event."""
         start = self.now
         match event:
             case Fetch():
@@ -202,7 +202,7 @@ class SimulatedTraining:
         self._note("host", event, start)
 
     def ends(self) -> float:
-        """When everything that is queued now is done."""
+        """When everything in the queue is done."""
         return max(self._free.values(), default=0.0)
 
     def _fetch(self) -> None:
@@ -218,19 +218,19 @@ class SimulatedTraining:
         self._taken.append(self.now)
 
     def _wait(self, time: float, event: Event | None = None) -> None:
-        """The host waits: for an event, in a call of the runtime."""
+        """Makes the host wait; if there is an event, in a runtime call."""
         start = self.now
         self.now = max(start, time)
         if event:
             self._note("wait", event, start)
 
     def _note(self, what: Any, event: Event | None, start: float, *more: Any) -> None:
-        """Keeps a bar that ends now, unless `more` gives another end, and its kernel."""
+        """Records a bar that ends now, unless `more` gives a different end, and its kernel."""
         if self._bars is not None:
             self._bars.append(HostBar(what, event, start, *(more or (self.now,))))
 
     def _call(self, event: Event, seconds: float) -> None:
-        """The host puts something in the queue, once there is room."""
+        """Makes the host queue something, once there is room."""
         start = self.now
         if len(self._queued) == RUN_AHEAD:
             self._wait(self._queued[0])
@@ -245,7 +245,7 @@ class SimulatedTraining:
         current = [other for other in self._elsewhere if other.end > start]
         for other in current:
             if other.stream != stream and other.start < end:
-                end += other.seconds  # the GPU was the other stream's for so long
+                end += other.seconds  # the other stream had the GPU for so long
         self._elsewhere = [other for other in current if other.stream == stream or other.start >= end]
         self._elsewhere.append(_Busy(start, end, seconds, stream))
         self._free[stream] = end
@@ -261,7 +261,7 @@ class SimulatedTraining:
             end = self._engine_free = start + copy.nbytes / self._pinned
             self._queued.append(end)
         else:
-            # The driver lets the stream finish, then copies through staging memory while the host waits.
+            # The driver waits for the stream, then copies through staging memory while the host waits.
             start = max(self.now, self._free[stream])
             end = start + copy.nbytes / (1e9 * self._host.pageable_gbs)
             self._wait(end)

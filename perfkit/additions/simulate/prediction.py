@@ -1,4 +1,4 @@
-"""What a training step takes on a simulated GPU beside a virtual host, and how far off that may be."""
+"""Predicts a training step on a simulated GPU with a virtual host, and the error of the prediction."""
 
 import itertools
 import math
@@ -17,33 +17,33 @@ from perfkit.recipe import Recipe
 from perfkit.results.schema import Simulated
 
 _CONTEXT = 450 << 20
-"""Bytes that CUDA and the libraries' code take before the first tensor; 300 to 500 MiB are usual."""
+"""The bytes that CUDA and the libraries' code take before the first tensor; 300 to 500 MiB are usual."""
 _WORKSPACE = 256 << 20  # bytes for the scratch memory of cuDNN and cuBLAS; assumed
 _BAND, _COMPILED_BAND = 0.05, 0.25
-"""Error of the peak to expect, as a fraction: blocks are counted, not modelled; but what a compiled step
-recomputes, and so does not keep, is not known: it may need less."""
+"""The expected error of the peak, as a fraction. Blocks are counted, not modelled; but a compiled step may
+need less, because it recomputes some tensors instead of keeping them."""
 _CLAIMS = ("amp", "channels_last", "compile")
-"""Switches whose gain has an error of its own; other changes of kernels have that of a rate."""
+"""Switches whose gain has its own error; other changes of kernels have the error of a rate."""
 _ON_THE_HOST = {
     "workers", "prefetch_factor", "scaled_decode", "pin_memory", "non_blocking", "device_prefetch",
     "cpu_threads", "uint8_copy",
 }  # fmt: skip
-"""Switches that leave the kernels as they are, or nearly so."""
+"""Switches that leave the kernels unchanged, or nearly so."""
 
 
 def _rounded(nbytes: int) -> int:
-    """To multiples of 512, away from 0."""
+    """Rounded to a multiple of 512, away from 0."""
     return -(-nbytes // 512) * 512 if nbytes > 0 else nbytes // 512 * 512
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step of a recipe on a GPU beside a virtual host.
+    """A step of a recipe on a GPU with a virtual host.
 
-    `fetch_s`: core seconds that a sample takes under the recipe.
+    `fetch_s` is the core time to fetch a sample under the recipe.
 
     Raises:
-        RunFailed: it does not fit into the GPU's memory.
+        RunFailed: the step does not fit into the GPU's memory.
     """
 
     gpu: Gpu
@@ -63,7 +63,7 @@ class Prediction:
 
     @cached_property
     def peak(self) -> tuple[int, int]:
-        """The most bytes that tensors hold, as torch's allocator rounds them; and after how many events."""
+        """The most bytes that tensors hold, as torch's allocator rounds them, and after how many events."""
         first = sum(_rounded(block.nbytes) for block in self.step.resident)
         changes = (_rounded(e.nbytes) if isinstance(e, Allocate) else 0 for e in self.step.events)
         held = [*itertools.accumulate(changes, initial=first)]
@@ -71,12 +71,12 @@ class Prediction:
 
     @cached_property
     def actions(self) -> list[Action]:
-        """What the host does in a step, with the kernels that it launches."""
+        """The actions of the host in a step, with the kernels that it launches."""
         return costs.actions(self.step, self.gpu)
 
     @property
     def kernel_s(self) -> float:
-        """Kernel time of a step."""
+        """The kernel time of a step."""
         return sum(seconds for _, kernels in self.actions for _, seconds in kernels)
 
     @cached_property
@@ -90,9 +90,9 @@ class Prediction:
         return min(1.0, self.kernel_s / self.steady.step_s)
 
     def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
-        """The training in its steady state (`SimulatedTraining.steady`), on another host if one is given.
+        """The training in its steady state (`SimulatedTraining.steady`), or what it would be on another host.
 
-        An operator costs what it costs on its own host.
+        Operators and launches keep the times of the prediction's own host.
         """
         costs_of = {"operator_s": self.host.operator_s, "launch_s": self.host.launch_s}
         around = structs.replace(around or self.host, **costs_of)
@@ -101,7 +101,7 @@ class Prediction:
 
     @cached_property
     def launch_error(self) -> float:
-        """By how much, as a logarithm, a step changes if launches take as long as their band allows."""
+        """The log of how much longer a step takes if launches are as slow as their band allows."""
         longer = 1 + LAUNCHES_BAND
         costs_more = {"operator_s": longer * self.host.operator_s, "launch_s": longer * self.host.launch_s}
         slow = replace(self, host=structs.replace(self.host, **costs_more))
@@ -109,9 +109,9 @@ class Prediction:
 
     @property
     def band(self) -> float:
-        """The error of samples/s to expect, as a fraction.
+        """The expected error of samples/s, as a fraction.
 
-        A step of which kernels are a part moves by that part of their error, and by the rest of the host's.
+        The kernels' error counts by their share of the step, and the host's error by the rest.
         """
         share = self.kernel_share
         kernels = math.log1p(self.gpu.band("compiled" if self.step.compiled else "rate")) * share
@@ -119,10 +119,10 @@ class Prediction:
         return math.expm1(math.hypot(kernels, host))
 
     def band_of_gain(self, before: "Prediction") -> float:
-        """The error of the ratio to another rate to expect, as a fraction.
+        """The expected error of the ratio to a different prediction, as a fraction.
 
-        What both have in common cancels so far as their kernel shares agree; to the rest comes the error of
-        the gain of each switch that changes kernels, and all of that of launches.
+        What both have in common cancels as far as their kernel shares agree. Added to the rest are the error
+        of the gain of each switch that changes kernels, and the whole error of launches.
         """
         low, high = sorted((before.kernel_share, self.kernel_share))
         common = [math.log1p(band) * (high - low) for band in (self.gpu.band("rate"), self.host.band)]
@@ -133,11 +133,11 @@ class Prediction:
 
     @property
     def memory_band(self) -> float:
-        """The error of the peak to expect, as a fraction."""
+        """The expected error of the peak, as a fraction."""
         return _COMPILED_BAND if self.step.compiled else _BAND
 
     def simulated(self) -> Simulated:
-        """What a run of it rests on."""
+        """The facts about the model for a run of this prediction."""
         return Simulated(
             gpu=self.gpu.name,
             host=self.host.name,
@@ -149,11 +149,11 @@ class Prediction:
         )
 
     def memory(self) -> MemoryReport:
-        """What holds device memory in a step."""
+        """What occupies device memory in a step."""
         allocated, count = self.peak
         events = self.step.events[:count]
         taken = [*self.step.resident, *(event for event in events if isinstance(event, Allocate))]
-        held = {block.block: block for block in taken}  # as each was last, given back or not
+        held = {block.block: block for block in taken}  # the last state of each block; negative if freed
         steps = (getattr(e, "phase", "copy") for e in reversed(events) if isinstance(e, OperatorCall | Copy))
         phase = next(steps, "copy")
         phase = "data" if phase in ("copy", "prepare") else phase

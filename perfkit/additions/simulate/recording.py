@@ -1,4 +1,4 @@
-"""Records one training step: the training program runs on tensors without numbers, and is listened to."""
+"""Records one training step: runs the training program on tensors without numbers, and listens to it."""
 
 import contextlib
 import gc
@@ -54,22 +54,22 @@ def _unknown(tensor: torch.Tensor) -> float:
 
 
 class Recorder:
-    """The events of a step. Memory is followed from the beginning, everything else while `on`."""
+    """The events of a step. Memory is tracked from the start, everything else only while `on`."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.on = False
         self.phase: Phase = "prepare"
         self._numbers = itertools.count(1)
-        self._known: dict[int, Allocate] = {}  # by storage
+        self._known: dict[int, Allocate] = {}  # by the id of the storage
         self.in_use: dict[int, Allocate] = {}  # the blocks that operators have made
 
     def operator(self, name: str, given: dict[str, Any], out: Any, made: Any) -> None:
-        """An operator that is no view, its arguments, and its results; `made` are those in new memory."""
+        """Records an operator that is not a view, its arguments and results; `made` are in new memory."""
         short = name.removeprefix("aten.")
         if self.on and not _NO_KERNEL.fullmatch(short):
             inputs, outputs = ([*map(self._described, fake.tensors(tree))] for tree in (given, out))
-            # An optimizer's count of its steps lies in host memory.
+            # An optimizer's step count is in host memory.
             counts = self.phase == "optimizer" and short in ("add_", "_foreach_add_")
             if not counts or any(tensor.shape for tensor in inputs):
                 about = given if "convolution" in short else {}
@@ -86,18 +86,18 @@ class Recorder:
                     self.events.append(block)
 
     def number(self, tensor: torch.Tensor) -> Any:
-        """A value is read: the host waits. There is no number to answer with."""
+        """Records that a value is read, for which the host waits. There is no number to return."""
         paths = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe())]
         if any("/torch/optim/" in path for path in paths):
-            return 1.0  # the step count, which lies in host memory
+            return 1.0  # the step count, which is in host memory
         if self.on:
             self.events.append(Wait())
         if any(path.endswith("/grad_scaler.py") for path in paths):
-            return 0.0  # no gradient was infinite: the optimizer steps, as it nearly always does
+            return 0.0  # no gradient was infinite, so the optimizer steps, as nearly always
         return _unknown(tensor)
 
     def readers(self) -> dict[str, Any]:
-        """Methods of tensors that copy to the host."""
+        """Replacements for the methods of tensors that copy to the host."""
 
         def cpu(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             if self.on:
@@ -126,7 +126,7 @@ class Recorder:
                 self.events.append(replace(block, nbytes=-block.nbytes))
 
     def label(self, values: Any, kind: MemoryKind) -> None:
-        """Says what the memory of tensors is for."""
+        """Labels the memory of tensors with its use."""
         for tensor in fake.tensors(values):
             self._block(tensor).kind = kind
 
@@ -140,13 +140,13 @@ class Recorder:
         return Tensor(tuple(tensor.shape), dtype, layout, self._block(tensor).block)
 
     def range(self, name: Phase) -> contextlib.AbstractContextManager[None]:
-        """A part of the training program: a phase of the step, until the next one."""
-        self.phase = "prepare" if name == "copy" else name  # the copies themselves are none on a CPU
+        """Begins a part of the training program, which is the phase of the step until the next part."""
+        self.phase = "prepare" if name == "copy" else name  # on a CPU nothing is copied
         return contextlib.nullcontext()
 
 
 def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> StepEvents | str:
-    """One steady training step under a recipe, whatever the GPU; or in words why there is no plan.
+    """The plan of one steady training step under a recipe, for any GPU; or the reason why there is none.
 
     Raises:
         PerfkitError: the workload cannot be imported or built.
@@ -160,7 +160,7 @@ def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) ->
 
 
 def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], batch: int = 16) -> float:
-    """Core seconds that fetching and collating a sample takes on this machine, by one thread."""
+    """The core time in s of fetching and collating a sample on this machine, by one thread."""
     torch.set_num_threads(1)
     dataset = workloads.load(workload, options).dataset(Recipe.from_dict(switches))
     batches = endless(DataLoader(dataset, batch))
@@ -175,7 +175,7 @@ def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], ba
 
 @dataclass(eq=False)
 class _Listened(Program):
-    """The program of a step that is recorded: its batches have no numbers, its parts are phases."""
+    """The program of a recorded step: its batches have no numbers, and its parts are phases."""
 
     recorder: Recorder
     recipe: Recipe
@@ -215,7 +215,7 @@ def record(workload: Any, recipe: Recipe) -> StepEvents:
     """One steady step of the training program under a recipe.
 
     Raises:
-        Unpredictable: it needs the values of tensors, or something that is not modelled.
+        Unpredictable: the step needs the values of tensors, or something that is not modelled.
     """
     recorder = Recorder()
     plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
@@ -241,7 +241,7 @@ def _must_be_modelled(model: nn.Module) -> None:
 
 
 def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> StepEvents:
-    """Records a step, after what only the first one does. The listener must listen."""
+    """Records a step, after work that only the first step does. The caller is already `listening`."""
     weights = list(model.parameters())
 
     def label_gradients(*_: Any) -> None:
@@ -251,7 +251,7 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> 
     if optimizer:
         optimizer.register_step_pre_hook(label_gradients)
         recorder.label([*optimizer.state.values()], "optimizer")
-    gc.collect()  # or what came before would be given back in the recorded step
+    gc.collect()  # else earlier tensors would be freed in the recorded step
     resident = list(recorder.in_use.values())
     recorder.on = True
     take_step()
@@ -267,7 +267,7 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> 
 
 
 def _prefetched(step: StepEvents) -> StepEvents:
-    """The step with the copies on a second stream: the next batch's begin before this one is computed."""
+    """The step with copies on a second stream: the next batch is copied before this one is computed."""
     early: list[Event] = [Wait((0, 1))]
     late: list[Event] = []
     for event in step.events:
@@ -279,7 +279,7 @@ def _prefetched(step: StepEvents) -> StepEvents:
 
 
 def reason(problem: Exception) -> str:
-    """Why a program cannot be planned, in the user's words."""
+    """Why a program cannot be planned, in words for the user."""
     lines = str(problem).strip().splitlines() or [""]
     if isinstance(problem, Unpredictable):
         return lines[0]

@@ -1,4 +1,4 @@
-"""A simulated GPU as a source of runs: everything is computed from the plan of a step, at once."""
+"""A simulated GPU as a source of runs, which computes them all from the plan of a step."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,14 @@ from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Ladder, Plan, Request, Source, Study, Subject
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
-"""Switches that no plan of a step depends on."""
-_FETCH = ("uint8_copy", "device_resize", "scaled_decode")  # switches that change what fetching a sample takes
+"""Switches that do not change the plan of a step."""
+_FETCH = ("uint8_copy", "device_resize", "scaled_decode")  # switches that change the time to fetch a sample
 _RECORDING = "perfkit.additions.simulate.recording"
-"""Tensors without numbers change settings of torch: its functions run in processes of their own."""
+"""The module that makes plans. It runs in separate processes, because it changes global settings of torch."""
 
 
 class SimulatedSource(Source):
-    """A GPU of a data sheet beside a virtual host."""
+    """A GPU from its data sheet, with a virtual host."""
 
     refused: ClassVar[Mapping[Study, str]] = {
         Study[name.upper()]: why for name, why in registry.toml(__package__, "refused").items()
@@ -42,7 +42,7 @@ class SimulatedSource(Source):
 
     @classmethod
     def menu(cls) -> dict[str, str]:
-        """The words of a panel's menu by device."""
+        """The entries of a panel's menu, by device."""
         return {f"sim:{key}": f"simulated: {sheet.name}" for key, sheet in GPUS.items()}
 
     @classmethod
@@ -55,9 +55,9 @@ class SimulatedSource(Source):
         size, rule = catalogue.preset(request.preset or ("paper" if is_article else None), "cuda")
         ladder = article.LADDER if is_article else LADDER
         names = ladder if request.stages is None else tuple(request.stages)
-        # What is too close to predict is no reason to drop a stage of the default ladder.
+        # A stage of the default ladder is kept even if it is too close to predict.
         keep = ladder if request.stages is None else ()
-        if request.host:  # its spelling; whether it fits the workload is known once that is loaded
+        if request.host:  # checks only the spelling: the workload is not yet loaded
             hosts.host(request.host, is_article=True, cores=1)
         subject = Subject(workload, size, name, request.options, host=request.host)
         also = {"amp": {"batch_size": size.largest_batch}} if is_article else {}
@@ -72,12 +72,12 @@ class SimulatedSource(Source):
             self.description = child.ask("describe", **about, device="cpu", options=options)
         self._session = secrets.token_hex(4)
         self._fetching = dict(article.ARTICLE.fetch_shares) if self._is_articles() else {}
-        """What fetching a sample takes, by the switches that are on: core seconds, or article's shares."""
+        """The time to fetch a sample, by the switches that are on: core seconds, or the article's shares."""
         self._steps: dict[Recipe, StepEvents] = {}
         self._computed: dict[str, tuple[Run, Prediction]] = {}
         return self
 
-    # What a panel asks of a source that is only described, not entered.
+    # The following also work for a source that is only described, not entered.
 
     def _is_articles(self) -> bool:
         is_its_size = self.description.options.get("image_size") == article.IMAGE_SIZE
@@ -93,7 +93,7 @@ class SimulatedSource(Source):
 
     @property
     def target(self) -> Target:
-        """A CUDA device that does what published figures vouch for."""
+        """A CUDA device limited to what published figures support."""
         return Target(
             device="cuda",
             offers=frozenset(self.description.offers),
@@ -104,18 +104,18 @@ class SimulatedSource(Source):
         )
 
     def _without_figures(self, recipe: Recipe) -> dict[str, str]:
-        """The switches of a recipe that no published figure vouches for, and why."""
+        """The switches of a recipe that no published figures support, with the reasons."""
         refused = {}
         is_volta = self._sheet.architecture == "volta"
         if recipe.compile and recipe.compile_mode != "default":
-            why = "no published figures say what another compile_mode than the default gains"
+            why = "no published figures show the gain of a compile_mode other than the default"
             refused["compile_mode"] = why
         # torch's own default has convolutions in TF32 where the GPU has it, from Ampere on.
         default = "tf32" if self.description.convolves and not is_volta else "float32"
         named = {"fp16": "float16", "bf16": "bfloat16", "default": default, "ieee": "float32", "tf32": "tf32"}
         switch = "fp32_precision" if recipe.amp == "off" else "amp"
         precision = named[getattr(recipe, switch)]
-        unknown = {"bfloat16", "tf32"} if is_volta else set()  # the rules say so
+        unknown = {"bfloat16", "tf32"} if is_volta else set()  # the rules refuse these
         if precision not in {*self._sheet.anchored, *unknown}:
             refused[switch] = (
                 f"this GPU is not simulated in {precision}: there is no published measurement to "
@@ -124,7 +124,7 @@ class SimulatedSource(Source):
         return refused
 
     def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
-        """Computes the runs of some stages, at once; the rule has no use."""
+        """Computes the runs of some stages; the rule is not used."""
         runs = []
         for number, stage in enumerate(stages):
             self.progress.reach(number / len(stages), stage.title)
@@ -132,7 +132,7 @@ class SimulatedSource(Source):
         return runs
 
     def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
-        """What the plan of a step says; a profile is a Chrome trace that says that it is simulated."""
+        """Answers from the plan of a step. A profile is a Chrome trace that is marked as simulated."""
         prediction = self.prediction(recipe)
         if question == MEMORY:
             return prediction.memory()
@@ -143,7 +143,7 @@ class SimulatedSource(Source):
         """A step of a recipe, planned and predicted.
 
         Raises:
-            InvalidValue: it cannot be planned, or nothing vouches for the prediction.
+            InvalidValue: the step cannot be planned, or no figures support the prediction.
             RunFailed: it does not fit into the GPU's memory.
         """
         for reason in self._without_figures(recipe).values():
@@ -159,7 +159,7 @@ class SimulatedSource(Source):
         step = self._called("planned", recipe)
         if isinstance(step, str):
             what = f"a step of '{self.plan.subject.workload}' cannot be simulated: {step}"
-            raise InvalidValue(what, "Change that, or measure it on a device that is here")
+            raise InvalidValue(what, "Change that, or measure it on a real device")
         return step  # type: ignore[no-any-return]
 
     def _called(self, function: str, recipe: Recipe) -> Any:
@@ -168,13 +168,13 @@ class SimulatedSource(Source):
         return call(f"{_RECORDING}:{function}", *about, cancelled=self.progress.cancelled)
 
     def _fetch_s(self, recipe: Recipe) -> float:
-        """Core seconds that fetching a sample takes; the host learns those of the plain recipe."""
+        """The core time to fetch a sample, in s. The first call sets the host's time for the plain recipe."""
         if self._host == hosts.IDEAL:
             return 0.0
         switches = ",".join(name for name in _FETCH if getattr(recipe, name))
         for some in ("", switches):
             if some not in self._fetching:
-                self.progress.phase("measuring what a sample takes to fetch")
+                self.progress.phase("measuring the time to fetch a sample")
                 plain = Recipe().replace(**{name: name in some for name in _FETCH})
                 self._fetching[some] = self._called("fetch_s", plain)
         plain_s = self._fetching[""]

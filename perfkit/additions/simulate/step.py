@@ -1,4 +1,4 @@
-"""What one training step asks of a GPU: operators and their work, copies, waits, memory; whatever the GPU."""
+"""The demands of a training step on any GPU: operators and their work, copies, waits, memory."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from msgspec import Struct
 from perfkit import registry
 
 Phase = Literal["copy", "prepare", "forward", "backward", "optimizer"]
-"""Where in a step; `prepare` is what a workload does to a batch on the device."""
+"""The part of a step; `prepare` is a workload's own work on a batch on the device."""
 Layout = Literal["contiguous", "channels_last", "strided"]
 MemoryKind = Literal["weights", "gradients", "optimizer", "activations", "batch", "workspace"]
 
@@ -27,9 +27,9 @@ class Tensor(Struct, frozen=True):
     """A tensor without its numbers."""
 
     shape: tuple[int, ...]
-    dtype: str  # torch's name without `torch.`
+    dtype: str  # its name without `torch.`
     layout: Layout = "contiguous"
-    block: int = 0  # the number of its memory: views of one tensor share it
+    block: int = 0  # the number of its memory block, which views share
 
     @property
     def numel(self) -> int:
@@ -41,14 +41,14 @@ class Tensor(Struct, frozen=True):
 
 
 class OperatorCall(Struct, frozen=True):
-    """An operator that launches kernels. Views and allocations launch none and are not recorded."""
+    """An operator that launches kernels. Views and allocations launch none, so they are not recorded."""
 
     name: str  # torch's, such as `aten.convolution_backward`; `fused` for a kernel of torch.compile
     phase: Phase
     inputs: list[Tensor]
     outputs: list[Tensor]
     attributes: dict[str, Any] = {}
-    """Of a convolution, the arguments that are no tensors; of a fused kernel, its `reduction`."""
+    """For a convolution, the arguments that are not tensors; for a fused kernel, its `reduction`."""
     stream: int = 0
 
 
@@ -69,11 +69,11 @@ class Copy(Struct, frozen=True):
 class Wait(Struct, frozen=True):
     """The host waits until the default stream has finished (`.item()`), or one stream waits for another."""
 
-    streams: tuple[int, int] | None = None  # (waiting, awaited), where a stream waits and not the host
+    streams: tuple[int, int] | None = None  # (waiting, awaited), if a stream waits
 
 
 class Allocate(Struct):
-    """Device memory that is taken, or given back (negative). Its kind may be known later."""
+    """Device memory that is allocated, or freed (negative). Its kind may only be known later."""
 
     nbytes: int
     kind: MemoryKind
@@ -90,7 +90,7 @@ class StepEvents(Struct, frozen=True, kw_only=True):
     resident: list[Allocate] = []  # device memory in use before the step
     compiled: bool = False
     conv_precision: str = "ieee"
-    """`tf32` or another of torch's words, for float32 convolutions; the next one for float32 products."""
+    """torch's word for the precision of float32 convolutions, such as `tf32`; then that of products."""
     matmul_precision: str = "ieee"
 
     @property
@@ -100,20 +100,20 @@ class StepEvents(Struct, frozen=True, kw_only=True):
 
 _HALF = ("float16", "bfloat16")
 _TENSORS_PER_LAUNCH = 64
-"""Of a multi-tensor (foreach) kernel, about: 110 for one list of tensors, 48 for three."""
+"""About how many tensors a foreach kernel takes: 110 for one list of tensors, 48 for three."""
 
 
 class Work(NamedTuple):
     """The work of one kernel."""
 
-    kind: str  # its class, the first part of the names of its constants: `conv.forward.nhwc`, `pointwise` …
+    kind: str  # its class, with which the names of its constants begin: `conv.forward.nhwc`, `pointwise` …
     nbytes: float  # read and written, each operand once
     flops: float = 0.0
-    m: int = 0  # of the matrix product `[m, k] x [k, n]` that it is, or can be seen as; 0 for others
+    m: int = 0  # of the equivalent matrix product `[m, k] x [k, n]`; 0 if there is none
     n: int = 0
     k: int = 0
-    products: int = 1  # such products in one kernel: batched products, groups of a convolution
-    precision: str = "float32"  # `float32`, or one that Tensor Cores compute: `tf32`, `float16` or `bfloat16`
+    products: int = 1  # the number of products: batches, or groups of a convolution
+    precision: str = "float32"  # `float32`, or on Tensor Cores: `tf32`, `float16` or `bfloat16`
     winograd: bool = False  # whether Winograd's algorithms could compute it
 
 
@@ -172,7 +172,7 @@ def _conv_kind(x: Tensor, w: Tensor, groups: int) -> str:
     if groups > 1 and groups == x.shape[1]:
         return "depthwise"
     if groups > 1:
-        # Libraries have fast kernels for many narrow groups of equal, round width only.
+        # Libraries have fast kernels only for many narrow groups of equal, round width.
         depth, width = w.shape[1], w.shape[0] // groups
         fast = depth == width and width in (4, 8, 16, 32) and groups >= 8
         return "grouped" if fast else "grouped_wide"
@@ -184,7 +184,7 @@ def _conv_kind(x: Tensor, w: Tensor, groups: int) -> str:
 def _conv_part(
     part: str, x: Tensor, w: Tensor, y: Tensor, about: dict[str, Any], precision: str
 ) -> Iterator[Work]:
-    """One of the three products of a convolution, from `x` to `y`; and what it costs to convert layouts."""
+    """One of the three products of a convolution from `x` to `y`, and the cost of converting layouts."""
     groups, taps = about["groups"], math.prod(w.shape[2:])
     kind, layout = _conv_kind(x, w, groups), _layout(x)
     places = y.shape[0] * math.prod(y.shape[2:])
@@ -196,12 +196,12 @@ def _conv_part(
     name = f"{kind}.{part}"
     if strided and part == "dgrad":
         name += ".strided"
-    if kind == "depthwise":  # no matrix product: each channel on its own, without Tensor Cores
+    if kind == "depthwise":  # not a matrix product: one channel at a time, without Tensor Cores
         yield Work(f"{name}.{layout}", nbytes, flops)
         return
     winograd = kind == "conv" and tuple(w.shape[2:]) == (3, 3) and is_plain and precision == "float32"
     if precision == "float32":
-        layout += ".fp32"  # other kernels, without Tensor Cores
+        layout += ".fp32"  # different kernels, without Tensor Cores
     elif layout == "nchw":
         tf32 = ".tf32" if precision == "tf32" else ""
         yield Work(f"convert.{kind}{tf32}", 2 * _nbytes([x, y]))
@@ -233,7 +233,7 @@ def _attention(op: OperatorCall, of_float32: str) -> Work:
 
 
 def _norm(kind: str, op: OperatorCall) -> Work:
-    """Forward, where the input is read twice, or backward."""
+    """A norm: forward, which reads the input twice, or backward."""
     is_backward = op.name.endswith("_backward")
     x = op.inputs[min(is_backward, len(op.inputs) - 1)]
     layout = f".{_layout(x)}" if len(x.shape) == 4 else ""
@@ -251,13 +251,13 @@ def _foreach(op: OperatorCall) -> list[Work]:
 
 
 def _moving(name: str, kind: str, op: OperatorCall) -> Work:
-    """A kernel that the memory limits."""
+    """A kernel that is limited by memory."""
     moved = op.inputs + op.outputs
     if name == "fused":
         kind = "fused.reduction" if op.attributes["reduction"] else "fused"
     elif name.startswith(("upsample", "grid_sampler")):
         kind = "scatter" if "backward" in name else "gather"
-    elif kind == "copy":  # read once and written once
+    elif kind == "copy":  # it is read once and written once
         kind = "layout" if _is_mixed(op) else "pointwise"
         moved = [*op.outputs[:1], op.inputs[-1]] if op.outputs else op.inputs
     elif kind == "fill":
@@ -271,8 +271,8 @@ def _moving(name: str, kind: str, op: OperatorCall) -> Work:
 
 
 def _is_mixed(op: OperatorCall) -> bool:
-    """Whether it goes from one layout to another."""
-    if not op.outputs:  # it works in place only
+    """Whether an operator converts between layouts."""
+    if not op.outputs:  # it works only in place
         return False
     big = [t for t in op.inputs + op.outputs if t.numel >= 0.5 * op.outputs[0].numel]
     return len({t.layout for t in big}) > 1
