@@ -1,4 +1,4 @@
-"""What perfkit can do beyond its core: each folder here is one addition, and can be deleted.
+"""Additions to perfkit's core. Each folder here is one addition, and can be deleted.
 
-The core imports none of them: an addition says in its `__init__.py` what it adds (`perfkit.registry`).
+The core does not import them: each says in its `__init__.py` what it adds (`perfkit.registry`).
 """

@@ -1,4 +1,4 @@
-"""Arithmetic on sets of half-open time intervals, for additions; in integers, such as ns, it is exact."""
+"""Arithmetic on sets of half-open time intervals, for additions. With integers, such as ns, it is exact."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,27 +19,27 @@ class Spans:
 
     @property
     def total(self) -> int:
-        """Length in ns."""
+        """The total length in ns."""
         return int((self.end - self.start).sum())
 
     def pairs(self) -> list[tuple[float, float]]:
-        """Start and end of each."""
+        """The start and end of each interval."""
         return [*zip(self.start.tolist(), self.end.tolist(), strict=True)]
 
     def within(self, start: Ints, end: Ints) -> Ints:
-        """Length inside each window [start, end), int64[M] ns; floats are exact within 104 days of 0."""
+        """The length inside each window [start, end), int64[M] ns; floats are exact within 104 days of 0."""
         edges = np.append(-1, np.stack((self.start, self.end), axis=1))
         covered = np.repeat(np.append(0, np.cumsum(self.end - self.start)), 2)[:-1]
         before, upto = np.interp([start, end], edges, covered).astype(np.int64)
         return upto - before  # type: ignore[no-any-return]
 
     def common(self, other: "Spans") -> int:
-        """Length of what two of them have in common, in ns."""
+        """The length of the intersection with `other`, in ns."""
         return int(other.within(self.start, self.end).sum())
 
 
 def merge(start: Ints, end: Ints, least: int = 0) -> Spans:
-    """The union of any intervals; gaps up to `least` are filled."""
+    """The union of intervals in any order. Gaps up to `least` are filled."""
     keep = end > start
     order = np.argsort(start[keep], kind="stable")
     start, reach = start[keep][order], np.maximum.accumulate(end[keep][order])
@@ -48,14 +48,14 @@ def merge(start: Ints, end: Ints, least: int = 0) -> Spans:
 
 
 def union(*parts: Spans) -> Spans:
-    """The union of unions."""
+    """The union of several sets."""
     return merge(np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts]))
 
 
 def partition(layers: Iterable[Spans], start: Ints, end: Ints) -> Ints:
-    """Divides disjoint windows among layers, the earlier first: int64[L + 1, M], the last row for the rest.
+    """Divides disjoint windows among layers, earlier ones first: int64[L + 1, M]; the last row is the rest.
 
-    Layer i gets |U_i ∩ window| - |U_(i-1) ∩ window|, where U_i is the union of the first i layers; the sum
+    Layer i gets |U_i ∩ window| - |U_(i-1) ∩ window|, where U_i is the union of the first i layers. The sum
     telescopes, so it equals the window exactly.
     """
     seen, covered = merge(start[:0], end[:0]), [np.zeros(len(start), np.int64)]

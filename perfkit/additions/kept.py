@@ -1,4 +1,4 @@
-"""What a learner has done, kept in the data folder for other notebooks and later days."""
+"""A learner's results, kept in the data folder for other notebooks and later days."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def load(name: str, kind: type[T], remedy: str) -> T | None:
-    """What is kept in a file, None before anything was; an `InvalidValue` if it is damaged."""
+    """The value kept in a file, None if there is no file yet; an `InvalidValue` if it is damaged."""
     file = machine.data_folder() / name
     if not file.is_file():
         return None
@@ -26,7 +26,7 @@ def load(name: str, kind: type[T], remedy: str) -> T | None:
 
 @contextlib.contextmanager
 def alone(name: str) -> Iterator[None]:
-    """Keeps other notebooks from a file while it is read, and then written."""
+    """Locks a file against other notebooks, from reading to writing."""
     file = machine.data_folder() / name
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def alone(name: str) -> Iterator[None]:
 
 
 def save(name: str, value: Any) -> None:
-    """Keeps a value in the place of the one before."""
+    """Stores a value, replacing the previous one."""
     file = machine.data_folder() / name
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

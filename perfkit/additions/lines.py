@@ -1,6 +1,6 @@
-"""Which lines of a user's own code time is spent in: a stack is looked at now and then.
+"""Finds the lines of the user's code that take time, by looking at the stack at intervals.
 
-A look takes some microseconds, in which the program waits: nothing is timed meanwhile.
+A look takes some microseconds, in which the program waits, so nothing is timed during it.
 """
 
 import atexit
@@ -23,17 +23,17 @@ from msgspec import structs
 from perfkit.process.failures import is_users
 
 EVERY_S = 0.003  # seconds between two looks
-SWITCH_S = 1e-6  # how long a thread goes on once another one is to look at it, as short as can be set
-_TRIES = 5  # to look at a thread that goes on meanwhile
-_LEAST = 0.03  # the part of all time from which on a line is listed
-_MOST = 0.5  # the part of a line's time from which on a line that it calls is named in its place
+SWITCH_S = 1e-6  # how long a thread runs on when another wants to look at it: the shortest possible
+_TRIES = 5  # attempts to look at a thread that keeps running
+_LEAST = 0.03  # of all time: a line that took less is not listed
+_MOST = 0.5  # of a line's time: a called line that took more is named instead of it
 _WRAPPERS = ("_wrapped_call_impl", "_call_impl")  # functions of libraries that only call others
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
 _OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
 
 
 class Spot(NamedTuple):
-    """A line of the user's that runs, its function, and the library's that it has called, if it has."""
+    """A line of the user's code that runs, its function, and the library function that it called, if any."""
 
     file: str
     line: int
@@ -42,13 +42,13 @@ class Spot(NamedTuple):
 
 
 Times = dict[tuple[str, tuple[Spot, ...]], float]
-"""Seconds by part of a step and stack, from the outermost line to the innermost."""
+"""Seconds by part of a step and by stack, from the outermost line to the innermost."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line, and the seconds of a part of the steps that it took with all that it called.
+    """A line, and the seconds of a part of the steps that it took, with everything that it called.
 
-    `calls`: functions of libraries that it was in, the most frequent first. `text`: as it is in the file.
+    `calls` has the library functions that it was in, the most frequent first; `text` is the line itself.
     """
 
     part: str
@@ -65,10 +65,10 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Sampler:
-    """Looks at the stack of a thread; `times` are the seconds between looks by what was seen then.
+    """Looks at the stack of a thread. `times` has the seconds between looks, by what each look saw.
 
-    Seconds are counted in whole intervals: a look that is late, as at the end of a garbage collection, takes
-    nothing from the lines before. `part` says what the thread is doing, `place` turns a file into the user's.
+    Seconds are counted in whole intervals, so a late look, such as after a garbage collection, takes nothing
+    from the lines before. `part` says what the thread does; `place` maps a file to the user's.
     """
 
     def __init__(self, part: Callable[[], str], place: Callable[[str], str] = lambda file: file) -> None:
@@ -79,20 +79,20 @@ class Sampler:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Looks at the thread that entered, while the context lasts."""
+        """Looks at the thread that enters, while the context is active."""
         with self._by_signals() if self._may_interrupt() else self._by_a_thread():
             yield
 
     def _may_interrupt(self) -> bool:
-        """Only the main thread can be interrupted; a script may use the alarm itself."""
+        """Whether signals can be used: only in the main thread, and if the script does not use the alarm."""
         is_main = threading.current_thread() is threading.main_thread()
         own = signal.getsignal(signal.SIGALRM)
-        is_free = own == signal.SIG_DFL or getattr(own, "__module__", "") == __name__  # left over by a fork
+        is_free = own == signal.SIG_DFL or getattr(own, "__module__", "") == __name__  # left over from a fork
         return is_main and is_free and not any(signal.getitimer(signal.ITIMER_REAL))
 
     @contextlib.contextmanager
     def _by_signals(self) -> Iterator[None]:
-        """The thread looks at itself at an alarm; another one would wait until some line lets it run."""
+        """Lets the thread look at itself at each alarm. Another thread would have to wait for it."""
         before = time.perf_counter()
 
         def look(_number: int, frame: FrameType | None) -> None:
@@ -100,24 +100,24 @@ class Sampler:
             if frame is not None:
                 before = self._note(self._part(), self._stack(frame), before)
 
-        if "torch._dynamo" in sys.modules:  # it would compile what interrupts a compiled model
+        if "torch._dynamo" in sys.modules:  # it would compile a function that interrupts a compiled model
             look = sys.modules["torch"].compiler.disable(look)
         signal.signal(signal.SIGALRM, look)
         signal.siginterrupt(signal.SIGALRM, False)
-        # Else it would be ended by the alarm when Python, at its own end, has let go of `look`.
+        # Else the alarm would kill the process when Python, at exit, has released `look`.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
         try:
             yield
         finally:
-            if signal.getsignal(signal.SIGALRM) == look:  # else the script has taken it meanwhile
+            if signal.getsignal(signal.SIGALRM) == look:  # else the script now uses the alarm itself
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops one that is on its way
+                signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops a pending alarm
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     @contextlib.contextmanager
     def _by_a_thread(self) -> Iterator[None]:
-        """Where the thread cannot be interrupted: a line of Python that is short may not be seen."""
+        """Looks from another thread if this one cannot be interrupted; it may miss a short line of Python."""
         thread_id = threading.get_ident()
         end = threading.Event()
 
@@ -138,10 +138,10 @@ class Sampler:
             sys.setswitchinterval(interval)
 
     def look(self, thread_id: int, before: float) -> float:
-        """Notes where a thread is, for the whole intervals since `before`; the end of the last of them.
+        """Records where a thread is, for the whole intervals since `before`; returns the end of the last one.
 
-        If the thread goes on meanwhile, as on a busy machine, its stack is not that of its part: it is looked
-        at again. The time of a look that has failed is that of the next one.
+        If the thread runs on meanwhile, as on a busy machine, its stack does not belong to its part, so the
+        look is repeated. The time of a failed look counts for the next one.
         """
         for _try in range(_TRIES):
             seen = self._where(thread_id)
@@ -171,7 +171,7 @@ class Sampler:
                 at = line or line_before(code, each.f_lasti)
                 spots.append(Spot(file, at, code.co_qualname, "" if spots else calls))
             elif spots and _LOADER in code.co_filename:
-                break  # further outside is the loop that asks for a batch
+                break  # the frames outside it are the loop that asks for a batch
             elif not spots and _is_telling(code):
                 calls = code.co_qualname
         return tuple(reversed(spots))
@@ -183,7 +183,7 @@ class Sampler:
                 yield f"{file}:{line}"
 
     def users(self, file: str) -> str:
-        """The user's name of a file of the user's; empty for one of a library."""
+        """The user's name of a user's file; empty for a file of a library."""
         known = self._files.get(file)
         if known is None:
             known = self._files[file] = self._place(os.path.realpath(file)) if is_users(file) else ""
@@ -191,13 +191,13 @@ class Sampler:
 
 
 def line_before(code: CodeType, at: int) -> int:
-    """The line of the code before an instruction that has none, such as the jump back of a loop."""
+    """The last line before an instruction that has none, such as the jump back of a loop."""
     known = [line for start, _, line in code.co_lines() if line and start <= at]
     return known[-1] if known else code.co_firstlineno
 
 
 def _is_telling(code: CodeType) -> bool:
-    """Whether the name of a library's function says what a line does."""
+    """Whether the name of a library function says what a line does."""
     is_wrapper = code.co_name in _WRAPPERS or "<locals>" in code.co_qualname
     return not (is_wrapper or _OWN_FOLDER in code.co_filename)
 
@@ -209,7 +209,7 @@ def text_at(place: str) -> str:
 
 
 def lines(times: Mapping[tuple[str, tuple[Spot, ...]], float]) -> list[Line]:
-    """The lines that took most, the first one most: the innermost that has most of what it is called in."""
+    """The lines that took the most time, in this order: the innermost that has most of its callers' time."""
     by_part = defaultdict[str, Times](dict)
     parts_of = defaultdict[tuple[str, int], set[str]](set)
     for (part, stack), seconds in times.items():
@@ -222,7 +222,7 @@ def lines(times: Mapping[tuple[str, tuple[Spot, ...]], float]) -> list[Line]:
 
 
 def merged(found: Iterable[Line]) -> list[Line]:
-    """Each line once, with the seconds of all its callers, or of all loader workers; the first one most."""
+    """Each line once, with the seconds of all its callers or loader workers; the largest first."""
     by_place: dict[tuple[str, str, int], Line] = {}
     for line in found:
         place = line.part, line.file, line.line
@@ -232,9 +232,9 @@ def merged(found: Iterable[Line]) -> list[Line]:
 
 
 def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, int]]) -> Iterator[Line]:
-    """The lines at this depth of the stacks, or deeper ones in place of those that only call.
+    """The lines at this depth of the stacks, or deeper lines instead of those that only call them.
 
-    Lines that call several parts of a step are `loops`, of which only what they call is named.
+    `loops` are lines that call several parts of a step: only the lines that they call are named.
     """
     groups = defaultdict[tuple[str, int], Times](dict)
     for (part, stack), seconds in times.items():

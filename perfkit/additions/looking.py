@@ -1,4 +1,4 @@
-"""What the additions share that look at the steps of one recipe, in a fresh process."""
+"""Code shared by the additions that look at the steps of one recipe, in a new process."""
 
 import contextlib
 import secrets
@@ -23,9 +23,9 @@ def prepared(
 ) -> Iterator[tuple[Source, Recipe]]:
     """A source that has loaded a workload, and a recipe that can act there.
 
-    The recipe is one of switches, or the name of a stage, on top of the default ladder below it. None is the
-    plain loop. `where`: preset, settings, device, options, seed, host, as for `perfkit.plan`. `study`: as for
-    `Plan.open`.
+    `recipe` is a recipe, or the name of a stage on top of the default ladder below it. None is the plain
+    loop. `where` holds preset, settings, device, options, seed, host, as for `perfkit.plan`; `study` is as
+    for `Plan.open`.
     """
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
@@ -37,7 +37,7 @@ def prepared(
 
 
 def new_trace() -> Path:
-    """The file of a further trace, among the runs."""
+    """The path for a new trace, in the folder of the runs."""
     folder = machine.data_folder() / "runs" / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
@@ -46,7 +46,7 @@ def new_trace() -> Path:
 def profiled(
     source: Source, recipe: Recipe, steps: int, path: Path | None = None, stacks: bool = False
 ) -> Path:
-    """The trace of some steps of a recipe, after five that are skipped or discarded; a new file if None."""
+    """Profiles some steps of a recipe, after five that are skipped or discarded; `path` None: a new file."""
     path = path or new_trace()
     source.look(recipe, "profile", path=str(path), wait=1, warmup=4, active=steps, stacks=stacks)
     return path

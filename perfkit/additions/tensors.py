@@ -1,4 +1,4 @@
-"""Walks through values: the tensors in batches, outputs and states, and the graph that a loss came from."""
+"""Walks through values: the tensors in batches, outputs and states, and the autograd graph of a loss."""
 
 import math
 import zlib
@@ -9,7 +9,7 @@ import torch
 
 
 def graph(roots: Any, most: float = math.inf) -> Iterator[Any]:
-    """The nodes that a backward pass from these tensors walks, at most so many."""
+    """The nodes that a backward pass from these tensors visits, at most `most`."""
     seen = set[Any]()
     waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
     while waiting and len(seen) < most:
@@ -21,14 +21,14 @@ def graph(roots: Any, most: float = math.inf) -> Iterator[Any]:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """What a plain object holds, in its slots too."""
+    """The attributes of a plain object, including its slots."""
     state: Any = object.__getstate__(value)
     parts = state if isinstance(state, tuple) else (state,)
     return {name: part for each in parts if each for name, part in each.items()}
 
 
 def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """All tensors in nested containers and plain objects, in order."""
+    """The tensors in nested containers and plain objects, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth:
@@ -44,7 +44,7 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def size(value: Any, batch: int = 0) -> int:
-    """Samples of the first tensor: its first dimension, or its second if layers take that as the `batch`."""
+    """The samples in the first tensor: its first dimension, or `batch` if its second has that size."""
     tensor = first_tensor(value)
     if tensor is None:
         return 0

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from scipy import stats as scipy_stats
 
-_FEWEST = 12  # values without which nothing is said
-_MOST_USED = 400  # values of which a slope is taken, which costs their square
-_GROWS, _JUMPS = 1.25, 1.5  # how many times as large the last third is as the first, so that it counts
+_FEWEST = 12  # values: with fewer there is no result
+_MOST_USED = 400  # values for a slope, whose cost is quadratic
+_GROWS, _JUMPS = 1.25, 1.5  # ratios of the last third to the first that count as a change
 
 
 class Trend(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Trend(msgspec.Struct, frozen=True):
 
 
 def trend(numbers: Sequence[int], values: Sequence[float], epochs: Sequence[int] = ()) -> Trend | None:
-    """The trend of values by the numbers of their steps, some of which began `epochs`; None if too few."""
+    """The trend of values over the numbers of their steps, some of which began `epochs`; None if too few."""
     if len(values) < _FEWEST:
         return None
     every = math.ceil(len(values) / _MOST_USED)
@@ -49,7 +49,7 @@ def _thirds(values: np.ndarray) -> tuple[float, float]:
 
 
 def _saw_tooth(x: np.ndarray, y: np.ndarray, epochs: Sequence[int]) -> Trend | None:
-    """Growing in each of two or more epochs, and falling back at the end of each."""
+    """A saw-tooth: values grow in each of two or more epochs, and fall back at the end of each."""
     parts = np.split(y, np.searchsorted(x, sorted(epochs)))
     ends = [_thirds(part) for part in parts if len(part) >= _FEWEST // 2]
     falls = all(after[0] * _GROWS <= before[1] for before, after in itertools.pairwise(ends))
@@ -59,7 +59,7 @@ def _saw_tooth(x: np.ndarray, y: np.ndarray, epochs: Sequence[int]) -> Trend | N
 
 
 def _jump(values: np.ndarray, line: np.ndarray) -> int:
-    """Where two levels meet that explain the values better than a line does; 0 if they do not."""
+    """The index where two levels meet that explain the values better than a line; 0 if they do not."""
     rests = {}
     for cut in range(3, len(values) - 2):
         levels = values[:cut], values[cut:]

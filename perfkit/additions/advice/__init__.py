@@ -1,1 +1,1 @@
-"""What can be changed in a training: known causes, what is said of each, and how it is shown."""
+"""Advice on what to change in a training: known causes, their texts, and how they are shown."""

@@ -1,4 +1,4 @@
-"""Something avoidable that was found, in the words of the table `causes.toml`, and how it is shown."""
+"""Findings: avoidable costs, with texts from the table `causes.toml`, and how they are shown."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,13 +12,13 @@ from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
-WORTH_A_SENTENCE = 0.1  # the weight from which on a finding is said first
-_HELPS = 1.05  # what a switch that was tried must have given, to be suggested still
+WORTH_A_SENTENCE = 0.1  # findings of at least this weight are named first
+_HELPS = 1.05  # the least measured gain of a switch that is still suggested
 _MOST_WARNINGS = 12
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something avoidable, or a switch to try: `findings` and `suggestions` of `watch` in docs/json.md."""
+    """An avoidable cost, or a switch to try: `findings` and `suggestions` of `watch` in docs/json.md."""
 
     cause: str
     evidence: str
@@ -33,7 +33,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast the run can be."""
+        """How many times as fast the run can become."""
         return 1 / max(1 - self.share, 0.01) if self.share and self.limit else None
 
     @property
@@ -42,18 +42,18 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def may_help(self) -> bool:
-        """Whether it was not tried, or gave something."""
+        """Whether the change was not tried, or gained something."""
         if self.measured is None:
             return True
         return self.measured.ratio >= _HELPS and self.measured.verdict != "no measurable difference"
 
     def in_words(self, worth: str) -> str:
-        """It and its remedy; `worth` says what that gives."""
+        """The finding and its remedy; `worth` says what that gains."""
         where = f"{self.where}: " if self.where else ""
         return f"{where}{self.evidence}. Remedy: {self.change}.{worth}"
 
     def expected(self, bound: str = "up to about") -> str:
-        """What the change is worth; a gain that the share bounds with these words before it."""
+        """The expected gain in words. `bound` comes before a gain that only the share limits."""
         if self.measured:
             return f"{sentences.result(self.measured)}, measured"
         if self.gain:
@@ -66,7 +66,7 @@ _TEXTS: dict[str, dict[str, Any]] = registry.toml(__package__, "causes")
 
 
 def of_table(cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
-    """A finding as the table says it; `facts` are the numbers and names in its sentences."""
+    """A finding with its texts from the table; `facts` are the numbers and names in its sentences."""
     text = _TEXTS[cause]
     evidence = text["seen"].format(share=units.percent(share or 0.0), **facts)
     change = text["change"].format(share=units.percent(share or 0.0), **facts)
@@ -75,7 +75,7 @@ def of_table(cause: str, where: str = "", share: float | None = None, **facts: A
 
 
 def ordered(ideas: Iterable[Finding]) -> list[Finding]:
-    """Those that were tried and help, those that were not tried, and the others; the most first."""
+    """The changes that were tried and help, then untried ones, then the others; the largest gain first."""
 
     def place(idea: Finding) -> tuple[bool, bool, float]:
         gain = idea.measured.ratio if idea.measured else idea.weight
@@ -85,14 +85,14 @@ def ordered(ideas: Iterable[Finding]) -> list[Finding]:
 
 
 def advice_table(findings: Sequence[Finding], bound: str = "up to about") -> Table:
-    """What can be changed, and what that is worth; `bound` as for `expected`."""
+    """A table of possible changes and their expected gains; `bound` is as for `expected`."""
     rows = [[clean(each.evidence), clean(each.change), each.expected(bound), each.where] for each in findings]
     note = "" if rows else "Nothing observed suggests a change."
     return Table(("evidence", "change", "expected", "where"), rows, note=note)
 
 
 def warnings_of(lines: Iterable[str]) -> list[str]:
-    """The warnings among what a script printed, once each, with their place."""
+    """The warnings in a script's output, each once, with their place."""
     found = dict[str, None]()
     for line in lines:
         if re.match(r".+?:\d+: \w*Warning: ", line) or "torch._dynamo hit config" in line:
@@ -101,6 +101,6 @@ def warnings_of(lines: Iterable[str]) -> list[str]:
 
 
 def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
-    """What makes the numbers doubtful, and what the script printed; only what there is."""
+    """The warnings of perfkit and of the script, in a section each if there are any."""
     parts = {"Take note": warnings, "What the script itself warned of": printed}
     return [Section(title, [Bullets(list(map(clean, texts)))]) for title, texts in parts.items() if texts]

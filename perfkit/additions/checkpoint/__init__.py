@@ -1,4 +1,4 @@
-"""Who has done which chapter: a short code from a learner's run, and a teacher's list of them."""
+"""Shows who has done which chapter: a short code from a learner's run, and a teacher's list of codes."""
 
 NOTEBOOK = {"checkpoint": "perfkit.additions.checkpoint.codes:checkpoint"}
 COMMANDS = {

@@ -1,6 +1,6 @@
-"""Codes such as `02-1.42-3f9a-b01`: chapter, ratio, a digest of the run, and one of the code itself.
+"""Codes such as `02-1.42-3f9a-b01`: chapter, ratio, a digest of the run, and a digest of the code itself.
 
-The last part finds typing errors. It is not a proof: whoever wants to make a code up can.
+The last part detects typing errors. It is not a proof: anyone who wants to can make up a code.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ STAGES = {
     "01": "baseline", "02": "data_loading", "03": "pinning", "04": "batch_size", "05": "uint8_copy",
     "06": "amp", "07": "compile", "08": "everything kept",
 }  # fmt: skip
-"""The stage whose run a chapter ends with."""
+"""The stage with whose run each chapter ends."""
 _CODE = re.compile(r"\b(\d\d)-(\d+\.\d\d|sim\d+\.\d\d|done|na)-([0-9a-f]{4})-([0-9a-f]{3})\b", re.IGNORECASE)
 
 
@@ -31,7 +31,7 @@ def checkpoint(chapter: str) -> str:
 
 
 def of_run(chapter: str, run: Run) -> str:
-    """The code of a run: `sim` marks a predicted ratio, `na` a stage that cannot act on that machine."""
+    """The code of a run. `sim` marks a predicted ratio, `na` a stage that cannot act on the machine."""
     gain = run.speedup("previous") or run.speedup("baseline")
     ratio = f"{gain.ratio:.2f}" if gain else "done"
     if run.status != "ok":
@@ -52,11 +52,11 @@ class Entry(NamedTuple):
     name: str
     chapter: str = ""
     ratio: str = ""
-    fault: str = ""  # why its code does not count; empty if it does
+    fault: str = ""  # why the code does not count; empty if it does
 
 
 def verify(lines: Iterable[str]) -> Iterator[Entry]:
-    """What the lines of a list say, such as `Ada 02-1.42-3f9a-b01`; empty ones and `#` are left out."""
+    """The entries of a list with lines such as `Ada 02-1.42-3f9a-b01`; skips empty lines and `#` comments."""
     owners = dict[str, str]()
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):

@@ -12,13 +12,13 @@ from perfkit.show.document import Bullets, Content, Table
 
 
 def checkpoint(
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="a line for each: NAME CODE")],
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="a file with lines NAME CODE")],
     output: OutputOptions,
 ) -> None:
-    """Checks a list of codes that `pk.checkpoint("02")` has printed: who is done, with which ratio.
+    """Checks a list of codes that `pk.checkpoint("02")` printed: who is done, and with which ratio.
 
-    A mistyped code is found, and a run that two people claim. It does not protect against forgery.
-    Exit code 1: some code does not count.
+    Finds mistyped codes, and runs that two people claim. It does not protect against forgery. The exit code
+    is 1 if some code does not count.
     """
     entries = [*verify(file.read_text(encoding="utf-8", errors="replace").splitlines())]
     good = sorted((entry for entry in entries if not entry.fault), key=lambda entry: entry.chapter)

@@ -1,4 +1,4 @@
-"""Is this machine fit: what can be measured on it, what to fix, and how far apart equal runs come out."""
+"""Checks this machine: what can be measured on it, what to fix, and how much equal runs differ."""
 
 COMMANDS = {
     "doctor": ("perfkit.additions.doctor.command:doctor", "Check this machine: what can run, its noise"),

@@ -1,4 +1,4 @@
-"""The check-up: what this machine has for measuring, and what to fix."""
+"""The check-up of this machine: what it has for measuring, and what to fix."""
 
 import os
 import shutil
@@ -22,23 +22,23 @@ _OTHER_TORCH = "Install the versions in requirements.txt: pip install -r require
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """One aspect of the machine; with a remedy where something is wrong."""
+    """One aspect of the machine, with a remedy if something is wrong."""
 
     name: str
     detail: str
     remedy: str = ""
-    blocking: bool = False  # whether nothing can be measured before it is fixed
+    blocking: bool = False  # whether nothing can be measured until it is fixed
 
     @property
     def status(self) -> Literal["green", "amber", "red"]:
-        """How bad it is."""
+        """The severity: green, amber or red."""
         if not self.remedy:
             return "green"
         return "red" if self.blocking else "amber"
 
 
 def checkup() -> list[HealthCheck]:
-    """Checks everything that decides what can be measured here; changes nothing."""
+    """Checks everything that determines what can be measured here. Changes nothing."""
     found, here, cpu = devices.ask_torch(), machine.facts(), machine.facts()["cpu"]
     jupyter = _versions("ipywidgets", "ipykernel", "anywidget", "matplotlib")
     torch = _versions("torch", "torchvision")
@@ -101,15 +101,15 @@ def _data() -> HealthCheck:
     folder = machine.data_folder()
     existing = next(part for part in (folder, *folder.parents) if part.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        remedy = "Set PERFKIT_DATA to another folder"
+        remedy = "Set PERFKIT_DATA to a different folder"
         return HealthCheck("data folder", f"cannot write to {folder}", remedy, blocking=True)
     free = shutil.disk_usage(existing).free
-    remedy = "Free some space, or set PERFKIT_DATA to another disk" if free < 2 * GIB else ""
+    remedy = "Free some space, or set PERFKIT_DATA to a different disk" if free < 2 * GIB else ""
     return HealthCheck("data folder", f"{folder}, {free / GIB:.1f} GiB free", remedy)
 
 
 def sections(about: str, checks: Sequence[HealthCheck], stages: Sequence[Any]) -> list[Content]:
-    """What this machine has and what to fix, and which stages can run here."""
+    """Shows what this machine has, what to fix, and which stages can run here."""
     columns = Col("what", "name"), Col("state", "status"), Col("found", "detail"), Col("what to do", "remedy")
     here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
     ladder = tabulate((Col("stage", "title"), Col("name", "name"), here), stages, "Stages")

@@ -17,22 +17,22 @@ def doctor(
     training: TrainingOptions,
     output: OutputOptions,
     noise: Annotated[
-        bool, typer.Option("--noise", help="also measure how far apart identical runs come out (minutes)")
+        bool, typer.Option("--noise", help="also measure how much identical runs differ (minutes)")
     ] = False,
     room: Annotated[
-        bool, typer.Option("--workshop", help="is it ready for a workshop? One line each, in half a minute")
+        bool, typer.Option("--workshop", help="check whether it is ready for a workshop, in half a minute")
     ] = False,
     budget: Annotated[float, typer.Option(min=0, help="seconds for --noise")] = 300.0,
 ) -> None:
     """Checks this machine: hardware, which stages can run here, what to fix; with --noise, its A/A noise.
 
-    Verdicts take the noise into account: a smaller effect is not called an effect. With
-    --workshop: how busy this machine is, which chapters show n/a, how long 02 takes.
+    Verdicts take the noise into account, and do not report smaller effects. --workshop tells how busy this
+    machine is, which chapters show n/a, and how long chapter 02 takes.
     """
     plan = training.plan()
     with progress() as follow:
         checks = workshop.checks(plan, follow) if room else checkup.checkup()
-    # What is built in declares what it offers; a workload that is named has to be loaded.
+    # A built-in workload declares what it offers; a workload that is named must be loaded.
     stages = staging.all_stages(staging.described(plan, load=bool(training.workload)))
     sections = checkup.sections(machine.describe(machine.facts()), checks, stages)
     record: dict[str, object] = {"checks": checks}

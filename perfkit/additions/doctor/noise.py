@@ -1,4 +1,4 @@
-"""How far apart equal runs come out on this machine."""
+"""Measures how much equal runs differ on this machine."""
 
 from perfkit.results import Comparison, RunStore, aa_pairs
 from perfkit.studies.compare import Candidate, compare
@@ -8,11 +8,11 @@ from perfkit.studies.sources import Plan, Progress, Study
 def measure_noise(
     plan: Plan, store: RunStore, budget_s: float = 300.0, progress: Progress | None = None
 ) -> Comparison:
-    """Compares a recipe with itself, in fresh processes each time, because equal processes differ too.
+    """Compares a recipe with itself, in new processes each time, because equal processes differ, too.
 
-    What they differ by, beyond the scatter of their rounds, becomes the device's A/A noise in the store. The
-    budget is always spent: if it ended as soon as the rounds happen to lie close together, their scatter
-    would be attributed to the processes. Stopped by a person, it keeps what was measured until then.
+    Their difference beyond the scatter of their rounds becomes the device's A/A noise in the store. The whole
+    budget is always spent. If measuring ended as soon as the rounds happened to be close together, their
+    scatter would be attributed to the processes. If the user stops it, what was measured until then is kept.
     """
     plan.source(progress).require(Study.NOISE)
     same = Candidate("A"), Candidate("A again")

@@ -1,4 +1,4 @@
-"""Is this machine ready for a workshop? Half a minute, one line each: green, amber or red."""
+"""Checks in half a minute whether this machine is ready for a workshop, with a line per check."""
 
 import platform
 import time
@@ -15,12 +15,12 @@ CHAPTERS = {
     "data_loading": "02", "pinning": "03", "batch_size": "04", "uint8_copy": "05", "scaled_decode": "05",
     "channels_last": "06", "amp": "06", "cpu_threads": "06", "amp_fewer_threads": "06", "compile": "07",
 }  # fmt: skip
-"""The chapter that measures a stage."""
-PANELS, SIDES = 1, 2  # of chapter 02: the panels that measure, and the recipes in them
+"""The chapter that measures each stage."""
+PANELS, SIDES = 1, 2  # of chapter 02: how many panels measure, and how many recipes they have
 
 
 def checks(plan: Plan, progress: Progress) -> list[HealthCheck]:
-    """Everything that decides how a workshop goes on this machine; a short training is measured for it."""
+    """Everything that determines how a workshop will go on this machine, including a short training."""
     found = [
         HealthCheck("Python", platform.python_version()),
         *checkup.checkup(),
@@ -35,7 +35,7 @@ def checks(plan: Plan, progress: Progress) -> list[HealthCheck]:
 
 
 def other_programs(seconds: float) -> HealthCheck:
-    """What other programs take of the cores, in so many seconds from now on."""
+    """The share of the cores that other programs take during the next `seconds`."""
     before, programs = cores.cpu_times(), cores.OtherPrograms()
     time.sleep(seconds)
     share = cores.taken_share(before, cores.cpu_times())
@@ -45,7 +45,7 @@ def other_programs(seconds: float) -> HealthCheck:
 
 
 def absent(plan: Plan) -> HealthCheck:
-    """The chapters whose stage cannot act on this machine, which then show a recording or a simulation."""
+    """The chapters whose stage cannot act on this machine. They show a recording or a simulation instead."""
     ladder = planning.plan(stages=[*CHAPTERS], preset=plan.subject.size.name, device=plan.subject.device)
     stages = [stage for stage in staging.all_stages(staging.described(ladder)) if stage.reason]
     told = [f"{CHAPTERS[stage.name]} ({stage.name}): {stage.reason}" for stage in stages]
@@ -53,11 +53,11 @@ def absent(plan: Plan) -> HealthCheck:
 
 
 def chapter_02(trial_s: float, rule: StopRule) -> HealthCheck:
-    """How long the measuring of chapter 02 takes, by the seconds of a trial: most of them go to the start."""
+    """How long measuring chapter 02 takes, judging by a trial: most of its seconds are the start-up."""
     least_s = PANELS * trial_s + SIDES * (rule.warmup_s + rule.rounds * rule.slice.seconds)
     stage_s = rule.budget.stage_s if rule.budget else 0.0
     most_s = max(least_s, (SIDES - PANELS) * stage_s)
     minutes = f"{least_s / 60:.1f} to {most_s / 60:.1f} min"
-    detail = f"{minutes} of measuring, by a trial that took {trial_s:.0f} s"
+    detail = f"{minutes} of measuring, judging by a trial that took {trial_s:.0f} s"
     remedy = "Close other programs, or share a host among fewer people" if trial_s > 60 else ""
     return HealthCheck("chapter 02", detail, remedy)

@@ -1,4 +1,4 @@
-"""The cards: what is asked is in `data/puzzles/drills.toml`, and the answers are recordings of it."""
+"""The cards: the questions are in `data/puzzles/drills.toml`, and the answers are recordings."""
 
 import functools
 from typing import Any, NamedTuple
@@ -13,32 +13,32 @@ from perfkit.results.stats import Ratio
 
 LIMITS = {"data": "the data", "transfer": "the copy", "host": "the host", "device": "the device"}
 """The bottlenecks of chapter 01, with the words of a button."""
-FULL = 0.85  # a row of kernels that is busy for at least this share of a step is full
+FULL = 0.85  # of a step: kernels that run at least this share of it fill their row
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A card as it is written down: a loop, and three changes of it by the words of their buttons."""
+    """A card as it is written: a loop, and three changes of it by the labels of their buttons."""
 
     chapter: str
     device: str
     settings: dict[str, Any]
     tries: dict[str, dict[str, Any]]
     why: str
-    host: str = "article"  # next to a simulated GPU; see `perfkit run --help`
+    host: str = "article"  # of a simulated GPU; see `perfkit run --help`
     options: dict[str, Any] = {}  # of the workload
 
     @property
     def recipe(self) -> Recipe:
-        """The loop that is shown."""
+        """The recipe of the loop that is shown."""
         return Recipe.from_dict(self.settings)
 
     def tried(self, name: str) -> Recipe:
-        """The loop with one of the changes."""
+        """The recipe with one of the changes."""
         return self.recipe.replace(**self.tries[name])
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The answers: the loop before and with its best change, and what each change gained."""
+    """The answers: the loop before and after its best change, and the gain of each change."""
 
     source: str
     lanes: Lanes
@@ -46,23 +46,23 @@ class Recorded(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> str:
-        """The change that gained most."""
+        """The change with the largest gain."""
         return max(self.gains, key=lambda name: self.gains[name].ratio)
 
     @property
     def bound(self) -> float:
-        """At most how many times as fast the loop gets while its kernels stay as long as they are."""
+        """The most that the loop can gain without shorter kernels, as a ratio of speeds."""
         side = self.lanes.sides[0]
         return side.step_ms / side.computing_ms
 
     @property
     def limit(self) -> str:
-        """The bottleneck: a key of `LIMITS`."""
+        """The bottleneck, a key of `LIMITS`."""
         return limit(self.lanes.sides[0])
 
 
 def limit(side: DrawnSide) -> str:
-    """What limits steps: kernels that fill their row; else what happens in the gaps between them."""
+    """What limits steps: kernels, if they fill their row; else what happens in the gaps between them."""
     if side.computing_ms >= FULL * side.step_ms:
         return "device"
     loads = [bar for bar in side.rows.get("host", []) if bar.kind in ("load", "wait") and bar.words != "copy"]
@@ -77,7 +77,7 @@ def limit(side: DrawnSide) -> str:
 
 
 class Card(NamedTuple):
-    """A card by its number, from 1 on."""
+    """A card with its number, counted from 1."""
 
     number: int
     asked: Asked
@@ -86,7 +86,7 @@ class Card(NamedTuple):
 
 @functools.cache
 def asked() -> list[Asked]:
-    """What is asked, in the order of the course."""
+    """The questions of all cards, in the order of the course."""
     data = msgspec.toml.decode(machine.shipped("puzzles/drills.toml").read_bytes())
     return msgspec.convert(data["card"], type=list[Asked])
 

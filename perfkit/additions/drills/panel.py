@@ -1,4 +1,4 @@
-"""A drill in a notebook: a picture, three questions and the measured answer; and the score of all of them."""
+"""A drill in a notebook: a picture, three questions and the measured answer; and the score of all drills."""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -32,20 +32,20 @@ def drill(number: int) -> "Drill":
 
 
 def drills() -> Shown[dict[int, Given]]:
-    """Your points on all cards so far, and how well you bound a gain."""
+    """Your points on all cards so far, and how well you estimate bounds."""
     given = score.load()
     return Shown(given, score.contents(given))
 
 
 class Drill:
-    """A card in a cell. The first answer to a card is the one that counts."""
+    """A card in a cell. Only the first answer to a card counts."""
 
     def __init__(self, card: Card) -> None:
         self.card = card
         self.title = f"Drill {card.number} of {len(cards.asked())}: read the timeline"
         options = "".join(f", {name}={value}" for name, value in card.asked.options.items())
         self.about = f"Two steps of a loop: {card.asked.recipe.describe()}{options}. {card.recorded.source}."
-        self.chosen: dict[str, str] = {}  # the answer to each question that has buttons
+        self.chosen: dict[str, str] = {}  # the answers to the questions with buttons
         self.bound = widgets.BoundedFloatText(
             value=3.0, min=1.0, max=9.0, step=0.1, description="times as fast", _dom_classes=["pk-bound"]
         )
@@ -68,7 +68,7 @@ class Drill:
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel", "pk-drill"])
 
     def answer(self) -> None:
-        """Shows what was measured, and keeps the answer if it is the first to this card."""
+        """Shows what was measured, and stores the answer if it is the first to this card."""
         missing = [question for question in (LIMIT, FIRST) if question not in self.chosen]
         self.error.value = alert(f"Not answered yet: {' '.join(missing)}") if missing else ""
         if not missing:
@@ -82,7 +82,7 @@ class Drill:
 
     @property
     def _picture(self) -> Figure:
-        """Without the answer."""
+        """The picture without the answer."""
         side = self.card.recorded.lanes.sides[0]
         return Lanes([structs.replace(side, title="this loop", ceiling_ms=None)]).figure()
 
@@ -90,7 +90,7 @@ class Drill:
         return [*score.told(self.card, given), self.card.recorded.lanes.figure()]
 
     def _question(self, question: str, answers: Mapping[str, str]) -> list[widgets.Widget]:
-        """A question with a button for each answer; the one that was pressed has a mark in its name."""
+        """A question with a button for each answer. The chosen button has a mark in its label."""
         buttons = {name: widgets.Button(description=words) for name, words in answers.items()}
 
         def choose(chosen: widgets.Button) -> None:
@@ -106,7 +106,7 @@ class Drill:
         return [text("pk-asked", f"<p>{question}</p>"), row([*buttons.values()])]
 
     def _ipython_display_(self) -> None:
-        """The widget; and for a page without a kernel the same with a folded answer."""
+        """Displays the widget, and for a page without a kernel the same with a folded answer."""
         asked = Bullets([LIMIT, f"{FIRST} {', '.join(self.card.asked.tries)}", BOUND])
         still = [
             Section(self.title, [self.about, self._picture, asked]),
@@ -114,7 +114,7 @@ class Drill:
         ]
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         data: dict[str, Any] = {VIEW: view, "text/plain": repr(self)}
-        if not in_colab():  # it might show the page in the place of the widget
+        if not in_colab():  # Colab might show the page instead of the widget
             data["text/html"] = html.fragment(still)
         display(data, raw=True)
 

@@ -1,4 +1,4 @@
-"""Answers of a learner: what they are worth, and how well bounds are estimated."""
+"""Scores a learner's answers, and how well they estimate bounds."""
 
 import math
 from collections.abc import Mapping
@@ -34,21 +34,21 @@ def load() -> dict[int, Given]:
 
 
 def keep(number: int, given: Given) -> None:
-    """Keeps an answer, unless there is an earlier one to this card."""
+    """Stores an answer, unless there is already one to this card."""
     with kept.alone(_FILE):
         if number not in (answers := load()):
             kept.save(_FILE, {**answers, number: given})
 
 
 def points(card: Card, given: Given) -> list[bool]:
-    """For each question whether its answer is right."""
+    """Whether the answer to each question is right."""
     recorded = card.recorded
     is_close = 1 / _CLOSE <= given.bound / recorded.bound <= _CLOSE
     return [given.limit == recorded.limit, given.first == recorded.best, is_close]
 
 
 def told(card: Card, given: Given | None) -> list[Content]:
-    """What was measured of a card, and the points of an answer, if there is one."""
+    """What was measured for a card, and the points of an answer, if there is one."""
     recorded, side = card.recorded, card.recorded.lanes.sides[0]
     share = f"kernels run for {units.number(side.computing_ms)} of {units.number(side.step_ms)} ms"
     lines = [
@@ -69,7 +69,7 @@ def told(card: Card, given: Given | None) -> list[Content]:
 
 
 def contents(answers: Mapping[int, Given]) -> list[Content]:
-    """The points of all cards that were answered, and the calibration of their bounds."""
+    """The points of all answered cards, and the calibration of their bounds."""
     if not answers:
         return ["No drill is answered yet: `pk.drill(1)` is the first."]
     bars = list[Row]()

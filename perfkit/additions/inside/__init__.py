@@ -1,7 +1,7 @@
-"""What is inside a step: what holds its memory, its kernels by shape, its hidden copies and waits.
+"""What is inside a step: the memory it holds, kernels by shape, hidden copies and waits.
 
-`step` and `syncs` find it in the measured process, `looks` asks for it and shows it; the reports between the
-two are here. `loop` times the steps of a notebook's own cell.
+`step` and `syncs` run in the measured process; `looks` asks for their reports, which are defined here, and
+shows them. `loop` times the steps of a notebook's own cell.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,16 +20,16 @@ NOTEBOOK = {name: f"perfkit.additions.inside.panel:{name}" for name in ("kernels
 
 MEMORY, KERNELS = "perfkit.additions.inside.step:memory", "perfkit.additions.inside.step:kernels"
 SYNCS = "perfkit.additions.inside.syncs:syncs"
-"""Questions to a training; see `Procedures.answer`."""
+"""Questions to a training (see `Procedures.answer`)."""
 
 KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds memory in a training step; sizes in bytes.
+    """The memory held in a training step; sizes in bytes.
 
-    `parts` are those at the peak by kind; `allocated` and `reserved` are the allocator's own peaks (CUDA
-    only). `simulated`: what the numbers of a simulated GPU rest on.
+    `parts` are the sizes at the peak by kind; `allocated` and `reserved` are the allocator's own peaks (CUDA
+    only). `simulated` is what the numbers of a simulated GPU are based on.
     """
 
     peak: int
@@ -42,7 +42,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, held: Iterable[Sequence[Any]], **fields: Any) -> "MemoryReport":
-        """An account of what is held at the peak: of which kind, how many bytes."""
+        """A report from the kind and size of each block that is held at the peak."""
         parts = dict.fromkeys(KINDS, 0)
         for kind, size in held:
             parts[kind] += size
@@ -50,7 +50,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShapeTiming(msgspec.Struct, frozen=True):
-    """A product of two matrices, `m x k x n`."""
+    """The timing of a matrix product, `m x k x n`."""
 
     shape: str
     dtype: str
@@ -60,10 +60,10 @@ class ShapeTiming(msgspec.Struct, frozen=True):
 
 
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured roofs of a device (`peaks` in FLOP/s by type), timings by shape, the work of a step.
+    """Measured roofs of a device (`peaks` in FLOP/s by type), timings by shape, and the work of a step.
 
-    `flops` are those of products and convolutions, None where they cannot be counted. `dtype` is the fastest
-    format that the step computes in (`tf32` for convolutions on most GPUs): no share can exceed its peak.
+    `flops` are those of products and convolutions; None if they cannot be counted. `dtype` is the fastest
+    format that the step computes in (`tf32` for convolutions on most GPUs), so no share can exceed its peak.
     """
 
     peaks: dict[str, float]
@@ -76,23 +76,23 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mfu(self) -> float | None:
-        """FLOP/s of the step / the measured peak of its type; None where they are not known."""
+        """FLOP/s of the step / the measured peak of its type; None if either is not known."""
         peak = self.peaks.get(self.dtype)
         return self.flops / peak / self.step_s if self.flops and peak else None
 
 
 class Place(msgspec.Struct, frozen=True):
-    """One line of a program that copies or waits; `kind`: `wait`, `host to device` or `device to host`."""
+    """A line of a program that copies or waits. `kind` is `wait`, `host to device` or `device to host`."""
 
     call: str
-    where: str  # `file:line` of the innermost frame that is neither torch's nor perfkit's
+    where: str  # `file:line` of the innermost frame that is not torch's or perfkit's
     kind: str
     fix: str
     count: int
 
 
 class SyncReport(msgspec.Struct, frozen=True):
-    """Copies and waits between host and device in some steps."""
+    """The copies and waits between host and device in some steps."""
 
     places: list[Place]
     steps: int

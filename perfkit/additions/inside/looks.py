@@ -1,4 +1,4 @@
-"""Looks inside a step: asks a training in a fresh process, and shows what it answers."""
+"""Looks inside a step: asks a training in a new process, and shows the answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ _KINDS = (
 
 
 def memory(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> MemoryReport:
-    """What holds memory in a training step; arguments as for `prepared`."""
+    """Reports what holds memory in a training step; arguments as for `prepared`."""
     with prepared(workload, recipe, where) as (source, used):
         report: MemoryReport = source.look(used, MEMORY, warm=False)
         return report
@@ -32,13 +32,13 @@ def memory(workload: str | None = None, recipe: Recipe | str | None = None, **wh
 def memory_command(
     training: options.RecipeOptions, output: options.OutputOptions, stage: options.StageName = None
 ) -> None:
-    """What holds memory in a training step, by kind."""
+    """Shows what holds memory in a training step, by kind."""
     report = memory(recipe=stage, **training.where())
     output.deliver("memory of a step", memory_sections([report]), report)
 
 
 def memory_sections(reports: Sequence[MemoryReport]) -> list[Content]:
-    """Bytes at the peak by kind: a bar and a column for each recipe."""
+    """Shows the bytes at the peak by kind: a bar and a column for each recipe."""
     first = reports[0]
     scale, unit = units.size_unit(max(report.peak for report in reports))
     rows, columns = list[Row](), [Col("what", str)]
@@ -61,14 +61,14 @@ def _sizes(report: MemoryReport) -> dict[str, int | None]:
 
 
 def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
-    """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`."""
+    """Measures the device by shape, and how much of it a training uses; arguments as for `prepared`."""
     with prepared(workload, recipe, where, study=Study.KERNELS) as (source, used):
         report: KernelReport = source.look(used, KERNELS)
         return report
 
 
 def kernel_sections(report: KernelReport) -> list[Content]:
-    """Roofs, shapes, the step's share of them."""
+    """Shows roofs, shapes, and the step's share of them."""
 
     def gflops(flops: float) -> str:
         return f"{flops / 1e9:,.0f}"
@@ -88,7 +88,7 @@ def kernel_sections(report: KernelReport) -> list[Content]:
         ["FLOPs", Cell(report.flops, lambda flops: f"{flops / 1e9:,.2f} GFLOP in {report.dtype}")],
         ["share of the measured peak (FLOP/s)", Cell(report.mfu, "{:.1%}".format)],
     ]
-    note = "" if report.flops else "FLOPs are not seen in a compiled model, nor in cuDNN's recurrent layers."
+    note = "" if report.flops else "FLOPs are not counted in a compiled model or in cuDNN's recurrent layers."
     return [
         Table(("quantity", "at most"), roofs, "Roofs, measured"),
         tabulate(shapes, report.rows, "By shape"),
@@ -97,7 +97,7 @@ def kernel_sections(report: KernelReport) -> list[Content]:
 
 
 def sync_table(report: SyncReport) -> Table:
-    """Lines that copy or wait between host and device, with a remedy for each; on a CPU nothing waits yet."""
+    """Lines that copy or wait between host and device, each with a remedy. On a CPU they do not wait yet."""
     columns = (
         Col("line", "where"),
         Col("call", "call"),

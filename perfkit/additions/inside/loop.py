@@ -1,4 +1,4 @@
-"""A loop in a cell with `%%watch`, observed in its own process; nothing is set from outside."""
+"""Observes a loop in a cell with `%%watch`, in its own process, without changing any setting."""
 
 import contextlib
 import itertools
@@ -18,25 +18,25 @@ from perfkit.results import stats
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 
-_NOTABLE = 0.2  # a wait of this part of the steps is worth a hint
-_FIRST = 2  # steps that the figures leave out where there are others: caches, compilation, workers that start
+_NOTABLE = 0.2  # of the steps: a longer wait gets a hint
+_FIRST = 2  # steps that the figures leave out if there are more: caches, compilation, starting workers
 
 
 @dataclass
 class LoopStep:
-    """From one step of the first optimizer to its next one; the first step begins with the first batch."""
+    """From one step of the first optimizer to its next step; the first begins with the first batch."""
 
     seconds: float = 0.0
-    waited: float = 0.0  # seconds of it in which batches were waited for
+    waited: float = 0.0  # seconds of it spent waiting for batches
     samples: int = 0
-    evaluated: bool = False  # whether an evaluation was in it, whose batches count for nothing
+    evaluated: bool = False  # whether there was an evaluation in it, whose batches do not count
 
 
 class _Batches:
-    """The batches that were fetched with gradients since the last step.
+    """The batches that were fetched with gradients enabled since the last step.
 
-    Those of a data set are for training if it had some in the first step, or the last one before any other
-    step; the others are for an evaluation.
+    The batches of a data set are for training if it was read in the first step, or if it had the last batch
+    before any other step. All others are for an evaluation.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class _Batches:
         self._trained_on = set[int]()
 
     def count(self, step: LoopStep, is_first: bool) -> None:
-        """The step has ended: it gets its batches."""
+        """Assigns the batches to the step that has ended."""
         sure = self.fetched if is_first else self.fetched[-1:]
         self._trained_on.update(data_set for data_set, *_ in sure)
         for data_set, waited, samples in self.fetched:
@@ -58,7 +58,7 @@ class _Batches:
 
 @contextlib.contextmanager
 def observed() -> Iterator[list[LoopStep]]:
-    """Notes the steps of a loop over a `DataLoader` while the context lasts; afterwards all is as before."""
+    """Records the steps of a loop over a `DataLoader` inside; afterwards everything is as before."""
     steps, now, ends, batches = list[LoopStep](), LoopStep(), list[torch.Event](), _Batches()
     first: Any = None
     since: float | None = None
@@ -98,12 +98,12 @@ def observed() -> Iterator[list[LoopStep]]:
     finally:
         base.__next__ = plain
         handle.remove()
-        with contextlib.suppress(RuntimeError):  # after an error of CUDA: the loop has raised it
+        with contextlib.suppress(RuntimeError):  # after a CUDA error, which the loop has raised already
             _by_the_device(steps, ends)
 
 
 def _by_the_device(steps: Sequence[LoopStep], ends: Sequence[torch.Event]) -> None:
-    """Steps get the device's own times, but for the first one: by the host's, they are those of launching."""
+    """Gives steps the device's own times, except the first. The host's times are those of launching."""
     if not ends:
         return
     ends[-1].synchronize()
@@ -113,9 +113,9 @@ def _by_the_device(steps: Sequence[LoopStep], ends: Sequence[torch.Event]) -> No
 
 
 def contents(steps: Sequence[LoopStep]) -> list[Content]:
-    """The steps of a loop that was observed."""
+    """Shows the steps of an observed loop."""
     if not steps:
-        return [Notice("No step was seen: a batch of a DataLoader, then a step of an optimizer.")]
+        return [Notice("No step was seen. A step is a batch of a DataLoader, then a step of an optimizer.")]
     counted = [step for step in steps[_FIRST:] if not step.evaluated] or steps[_FIRST:] or steps
     each = np.array([step.seconds for step in counted])
     waiting = sum(step.waited for step in counted) / each.sum()
@@ -130,5 +130,5 @@ def contents(steps: Sequence[LoopStep]) -> list[Content]:
     contents: list[Content] = [Table(("quantity", "value"), rows, "The loop", note)]
     if waiting > _NOTABLE:
         words = f"{units.percent(waiting)} of a step waits for data"
-        contents.append(f"{words}: let the DataLoader have workers, or more of them (num_workers=2).")
+        contents.append(f"{words}: give the DataLoader workers, or more of them (num_workers=2).")
     return contents

@@ -1,4 +1,4 @@
-"""Looks inside a step in a notebook; `%%watch` above a cell with a loop."""
+"""Looks inside a step in a notebook, and adds `%%watch` for a cell with a loop."""
 
 import functools
 from typing import Any
@@ -20,10 +20,10 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _watch_cell(shell: Any, line: str, cell: str) -> None:
-    """Runs a cell, shows the steps of its loop below its own output, then raises what the cell raised."""
-    from perfkit.additions.inside import loop  # torch, once a cell is to be run
+    """Runs a cell, shows the steps of its loop below the cell's output, then raises the cell's error."""
+    from perfkit.additions.inside import loop  # imports torch, so only once it is needed
 
-    later = mock.patch.object(shell, "showtraceback")  # the error is raised, and shown, below
+    later = mock.patch.object(shell, "showtraceback")  # the error is raised and shown below
     with later, loop.observed() as steps:
         result = shell.run_cell(cell)
     contents = [*loop.contents(steps), _TEXTS["way"]]
@@ -37,7 +37,7 @@ def _watch_cell(shell: Any, line: str, cell: str) -> None:
 
 
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown[list[MemoryReport]]:
-    """What holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
+    """Shows what holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
     reports = [
         replace(looks.memory(workload, settings=changes, **where), recipe=title)
         for title, changes in recipes.items()
@@ -46,6 +46,6 @@ def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown
 
 
 def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[KernelReport]:
-    """Roofs, shapes, a step's share of them; arguments as for `perfkit.profile`."""
+    """Shows roofs, shapes, and a step's share of them; arguments as for `perfkit.profile`."""
     report = looks.kernels(workload, recipe, **where)
     return Shown(report, looks.kernel_sections(report))

@@ -1,10 +1,10 @@
-"""What is inside a step: what holds memory in it, its FLOPs, and what the device can do by shape.
+"""What is inside a step: the memory it holds, its FLOPs, and what the device can do by shape.
 
 Memory is that of every tensor's storage, from its allocation until it is freed: the tensors that operators
-return, on a CPU as on a GPU. What a library allocates for itself inside one operator (cuDNN's workspace) and
-what the allocator keeps in reserve are not tensors: they are the difference to the allocator's own figures.
+return, on a CPU as on a GPU. What a library allocates for itself inside one operator (cuDNN's workspace), and
+the allocator's reserve, are not tensors: they are the difference to the allocator's own figures.
 
-Peaks are measured, not taken from a data sheet: the best of some large products, a copy of a large tensor.
+Peaks are measured, not taken from a data sheet: the best of some large products, and a large copy.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ from perfkit.worker.training import Training
 # ---------------------------------------------------------------- memory
 
 KIND_IN = {"forward": "activations", "data": "batch"}
-"""The kind of what a phase allocates, where nothing else is known of it; workspace in other phases."""
+"""The kind of what a phase allocates, unless more is known about it; other phases allocate workspace."""
 
 Storage = list[Any]
-"""Kind and size. The kind of a gradient shows after its allocation, also for one that is in the peak."""
+"""The kind and size of a storage. A gradient is only recognised after its allocation, even in the peak."""
 
 
 class Ledger(TorchDispatchMode):
-    """Accounts for all storages of a training while it is entered."""
+    """Accounts for all storages of a training inside."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -56,7 +56,7 @@ class Ledger(TorchDispatchMode):
         return outputs
 
     def _note(self, kind: str, *values: Any) -> None:
-        """Records tensors under this kind, or under that which the phase implies."""
+        """Records tensors under this kind, or else under the kind that the phase implies."""
         for tensor in tree_iter(values):
             if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
                 continue
@@ -78,9 +78,9 @@ class Ledger(TorchDispatchMode):
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
-        """What is allocated inside belongs to this phase; copies count as data.
+        """Counts what is allocated inside under this phase; copies count as data.
 
-        Weights, gradients and optimizer state are what they are, wherever they were allocated.
+        Weights, gradients and optimizer state keep their kind, wherever they were allocated.
         """
         self._phase = "data" if name == "copy" else name
         model = self._training.model
@@ -98,7 +98,7 @@ def memory(session: Session) -> MemoryReport:
     """Takes some steps and accounts for their memory; a compiled model is an `InvalidValue`."""
     training = session.subject
     if training.recipe.compile:
-        what = "the memory of a compiled model cannot be followed, as its kernels allocate on their own"
+        what = "the memory of a compiled model cannot be tracked, because its kernels allocate on their own"
         raise InvalidValue(what, "Use the recipe with compile=off")
     ledger = Ledger(training)
     reset_peak(training.device)
@@ -116,13 +116,13 @@ def memory(session: Session) -> MemoryReport:
 
 REPEATS, LAUNCHES, ENOUGH_S = 7, 20, 0.02
 DEPTHS = (1536, 1504, 1500, 1503)
-"""The k of the slides' product (m × k × n) and its neighbours: multiples of 64, 8 and 4, and an odd one."""
+"""The k of the slides' product (m × k × n), and nearby sizes: multiples of 64, 8 and 4, and an odd one."""
 WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_500, 2_503)
-"""The same for n; on a CPU n and m are a quarter of the slides'."""
+"""The same for n. On a CPU, n and m are a quarter of the slides'."""
 
 
 def kernels(session: Session) -> Procedure:
-    """`KernelReport`: roofs of the device, a sweep of shapes, and the work of the training's step."""
+    """Measures a `KernelReport`: the device's roofs, a sweep of shapes, and the work of a step."""
     taken = yield from session.take(8, "measuring")
     step_s = taken.seconds / len(taken.plain)
     training, device = session.subject, session.subject.device
@@ -158,7 +158,7 @@ def kernels(session: Session) -> Procedure:
 
 
 def _formats(device: torch.device) -> dict[str, tuple[torch.dtype, str]]:
-    """The formats that a device computes in without emulation: their type, and the precision of float32."""
+    """The formats that a device supports without emulation: their type, and the precision of float32."""
     plain = {"float32": (torch.float32, "ieee")}
     if device.type == "cpu":
         return plain | {"bfloat16": (torch.bfloat16, "")}
@@ -170,7 +170,7 @@ def _formats(device: torch.device) -> dict[str, tuple[torch.dtype, str]]:
 
 
 def _format(recipe: Recipe, model: Any, peaks: Mapping[str, float]) -> str:
-    """The fastest format that a step computes in: TF32 where the GPU has it, by default in convolutions."""
+    """The fastest format that a step computes in. TF32, if the GPU has it, is the default in convolutions."""
     if dtype := DTYPES[recipe.amp]:
         return dtype_name(dtype)
     convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in model.modules())
@@ -179,9 +179,9 @@ def _format(recipe: Recipe, model: Any, peaks: Mapping[str, float]) -> str:
 
 
 def flops(training: Training) -> int | None:
-    """FLOPs of the products and convolutions of a step; None where they are not seen.
+    """The FLOPs of the products and convolutions of a step; None if they cannot be counted.
 
-    That is so in a compiled step, and in recurrent layers on a GPU: torch has no formula for cuDNN's.
+    They cannot in a compiled step, or in recurrent layers on a GPU: torch has no formula for cuDNN's.
     """
     is_recurrent = any(isinstance(part, nn.RNNBase) for part in training.model.modules())
     if training.recipe.compile or (is_recurrent and training.device.type != "cpu"):
@@ -192,9 +192,9 @@ def flops(training: Training) -> int | None:
 
 
 def _seconds(device: torch.device, call: Callable[[], Any], launches: int) -> float:
-    """Seconds of a call by the device's own clock, of some launched one after the other.
+    """Seconds per call by the device's own clock, over some calls launched one after the other.
 
-    By the host's clock a product that takes 20 µs would be mostly its launch and the wait for its end.
+    By the host's clock a product of 20 µs would be mostly its launch and the wait for its end.
     """
     ends = timeline(device)
     for _ in range(launches):
@@ -204,8 +204,8 @@ def _seconds(device: torch.device, call: Callable[[], Any], launches: int) -> fl
 
 
 def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """The least seconds of each call, as a disturbance only adds time; they alternate because of drift."""
-    for _ in range(2):  # the first time plans and allocates
+    """The least seconds of each call, as disturbances only add time. The calls alternate because of drift."""
+    for _ in range(2):  # the first round plans and allocates
         once = [_seconds(device, call, 1) for call in calls]
     counts = [min(LAUNCHES, math.ceil(ENOUGH_S / seconds)) for seconds in once]  # a T4's largest take 0.3 s
     rounds = [list(map(partial(_seconds, device), calls, counts)) for _ in range(REPEATS)]

@@ -5,9 +5,9 @@
     for place in places:
         print(place)
 
-The calls themselves are watched (`.item()`, `.to()`, `nonzero` and so on). This also finds copies that the
-driver stages without a warning and, on a machine without a GPU, the places that *would* wait. On CUDA the
-driver's own warnings (`torch.cuda.set_sync_debug_mode`) are added.
+It watches the calls themselves (`.item()`, `.to()`, `nonzero` and so on). So it also finds copies that the
+driver stages without a warning and, on a machine without a GPU, the places that *would* wait. On CUDA it adds
+the warnings of `torch.cuda.set_sync_debug_mode`.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ SCALER_REMEDY, UNKNOWN_SIZE = _TABLES["scaler"], WAITS["nonzero"]
 
 
 def syncs(session: Procedures, steps: int) -> Procedure:
-    """`SyncReport`: copies and waits between host and device in some steps."""
+    """Makes a `SyncReport` of the copies and waits between host and device in some steps."""
     device = session.subject.device
     with detect_syncs(on_gpu=device.type == "cuda") as places:
         for _ in range(steps):
@@ -48,19 +48,19 @@ def syncs(session: Procedures, steps: int) -> Procedure:
 
 @contextlib.contextmanager
 def detect_syncs(on_gpu: bool | None = None) -> Iterator[list[Place]]:
-    """Lists the copies and waits of the block at its end, the most frequent place first, each with a fix.
+    """Lists the copies and waits of a block when it ends, the most frequent place first, each with a fix.
 
-    `on_gpu`: whether the block trains on a CUDA device; None: whether this process has used one.
+    `on_gpu` is whether the block trains on a CUDA device; None: whether this process has used one.
     """
     places, calls = list[Place](), _Calls(torch.cuda.is_initialized() if on_gpu is None else on_gpu)
     waits, show = list[str](), warnings.showwarning
 
     def note(*shown: Any, **more: Any) -> None:  # message, category, file, line …
         if "called a synchronizing" in str(shown[0]):
-            # The warning names the innermost frame, which is perfkit's own while calls are watched.
+            # The warning names the innermost frame, which is perfkit's own here.
             caller = _caller(True)
             waits.append(caller[0] if caller else f"{os.path.basename(shown[2])}:{shown[3]}")
-        elif "all synchronizing operations" not in str(shown[0]):  # torch's notice of the mode itself
+        elif "all synchronizing operations" not in str(shown[0]):  # torch's notice about the mode itself
             show(*shown, **more)
 
     with calls, contextlib.ExitStack() as stack:
@@ -80,7 +80,7 @@ def detect_syncs(on_gpu: bool | None = None) -> Iterator[list[Place]]:
 
 
 class _Calls(TorchFunctionMode):
-    """Counts the calls of torch, from Python, on this thread, that copy or wait."""
+    """Counts the calls of torch on this thread, from Python, that copy or wait."""
 
     def __init__(self, on_gpu: bool) -> None:
         super().__init__()
@@ -95,14 +95,14 @@ class _Calls(TorchFunctionMode):
             kind, fix = judgement
             where, other_fix = caller
             self.counts[name, where, kind, other_fix or fix] += 1
-            # Backward writes where the mask is true, and looks for that again; a GPU's own warning has it.
+            # The backward pass searches the mask again. On a GPU, its own warning reports that.
             if fix == UNKNOWN_SIZE and name == "__getitem__" and result.requires_grad and not self.on_gpu:
                 self.counts[f"backward of {name}", where, kind, fix] += 1
         return result
 
 
 def _judge(name: str, args: Any, kwargs: Any, result: Any, on_gpu: bool) -> tuple[str, str] | None:
-    """What a call of torch that copies or waits does, and its fix; None for any other."""
+    """The kind of a call of torch that copies or waits, and its fix; None for any other call."""
     if name in ("tensor", "as_tensor") and kwargs.get("device") and result.device.type != "cpu":
         return TO_DEVICE, "make it once, before the loop, on the device"
     if not args or not isinstance(args[0], torch.Tensor):
@@ -112,7 +112,7 @@ def _judge(name: str, args: Any, kwargs: Any, result: Any, on_gpu: bool) -> tupl
         parts = args[1] if isinstance(args[1], tuple) else (args[1],)
         if {torch.bool, torch.uint8} & {part.dtype for part in parts if isinstance(part, torch.Tensor)}:
             fix = UNKNOWN_SIZE
-    # With a GPU only its tensors make the host wait; without one, every tensor stands for one on a GPU.
+    # With a GPU, only its tensors make the host wait. Without one, every tensor counts as one on a GPU.
     if fix and (not on_gpu or args[0].device.type != "cpu"):
         return "wait", fix
     is_copy = name in ("cpu", "to", "cuda", "copy_") and isinstance(result, torch.Tensor)
@@ -120,7 +120,7 @@ def _judge(name: str, args: Any, kwargs: Any, result: Any, on_gpu: bool) -> tupl
 
 
 def _copy(name: str, args: Any, kwargs: Any, after: str, on_gpu: bool) -> tuple[str, str] | None:
-    """A copy between host and device, where its result is; without a GPU, `.cpu()` stands for one."""
+    """Judges a copy between host and device by where its result is; without a GPU, `.cpu()` counts as one."""
     source = args[1] if name == "copy_" and len(args) > 1 else args[0]
     if source.device.type == after and (on_gpu or name != "cpu"):
         return None
@@ -134,10 +134,10 @@ def _copy(name: str, args: Any, kwargs: Any, after: str, on_gpu: bool) -> tuple[
 
 
 def _caller(on_gpu: bool) -> tuple[str, str] | None:
-    """`file:line` of the calling code, and what to do about a library's call: empty if it made none.
+    """`file:line` of the calling code, and what to do if a library made the call (else empty).
 
-    None inside a data loader, whose tensors belong on the host. Without a GPU also in an optimizer, which
-    counts its steps on the host.
+    None inside a data loader, whose tensors belong on the host; without a GPU, None inside an optimizer, too,
+    which counts its steps on the host.
     """
     stack = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
     libraries = (LOADER,) if on_gpu else (LOADER, OPTIMIZER)
@@ -149,5 +149,5 @@ def _caller(on_gpu: bool) -> tuple[str, str] | None:
             return f"{os.path.basename(file)}:{line}", remedy
         package = file.partition(f"-packages{os.sep}")[2].split(os.sep)[0]
         if package not in ("", "torch", "perfkit"):
-            remedy = f"{package} does it: see whether an option of its own makes it rarer"
+            remedy = f"{package} does this: see whether one of its options makes it rarer"
     return None

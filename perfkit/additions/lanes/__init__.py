@@ -1,7 +1,7 @@
 """Where time goes in steady steps, as lanes: worker, host, copies, kernels. `figures` draws them.
 
-`stamps` note in a loader's workers when they begin and end a batch; `step` measures a training with them;
-`sides` reads the steps of a trace, of a real GPU or a simulated one.
+`stamps` records when a loader's workers begin and end a batch; `step` measures a training with them; `sides`
+reads the steps of a trace, from a real GPU or a simulated one.
 """
 
 NOTEBOOK = {"lanes": "perfkit.additions.lanes.panel:lanes"}

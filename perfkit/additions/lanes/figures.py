@@ -1,6 +1,6 @@
 """The picture: what workers, host, copies and kernels do in steady steps, before above after, on one axis.
 
-Drawn from plain data, whoever has it: a recording, the simulation, a profile, or stamps of a training.
+It is drawn from plain data of any origin: a recording, the simulation, a profile, or stamps of a training.
 """
 
 import math
@@ -28,22 +28,22 @@ KINDS = {
     "own": Look("own code", style.YELLOW, ".."),
     "exchange": Look("exchanges", style.VERMILLION, "xx"),
 }
-"""What a bar shows."""
-_OFF = 0.05  # how far two steps may be from the interval of many, or from a ceiling
-_CHARACTER = 0.0105  # the width of one, as a part of the axis
-_PIXEL = 0.002  # the same of about one pixel: a narrower bar would be all edge
-_NUMBERED = 2  # lanes of a row that have room for numbers
+"""What each kind of bar shows."""
+_OFF = 0.05  # how much two steps may deviate from the interval of many, or from a ceiling
+_CHARACTER = 0.0105  # the width of a character, as a part of the axis
+_PIXEL = 0.002  # about one pixel, as a part of the axis: a narrower bar would be all edge
+_NUMBERED = 2  # how many lanes of a row have room for numbers
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True):
-    """From when to when something is done for a batch; times from the start of the first step shown."""
+    """The start and end of some work for a batch, in ms from the start of the first step shown."""
 
     start_ms: float
     end_ms: float
     kind: str
     batch: int | None = None
-    lane: int = 0  # which of several workers, or streams
-    words: str = ""  # in it: what is waited for, such as `data` or `scaler`, or how long it takes
+    lane: int = 0  # the number of the worker, or of the stream
+    words: str = ""  # written in it: what it waits for, such as `data` or `scaler`, or how long it takes
 
 
 class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,56 +55,56 @@ class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 2
     samples: int = 1  # of a step
     middle_ms: float | None = None  # where the second step begins, if the two differ
-    ceiling_ms: float | None = None  # of a step on a batch that is already on the device
-    note: str = ""  # where it comes from; and why a row is missing
+    ceiling_ms: float | None = None  # the time of a step on a batch that is already on the device
+    note: str = ""  # the origin of the steps; and why a row is missing
 
     @property
     def length_ms(self) -> float:
-        """Of all its steps."""
+        """The length of all its steps."""
         return self.steps * self.step_ms
 
     @property
     def shown(self) -> list[str]:
-        """The rows that have bars; those with names of their own come last."""
+        """The rows that have bars. Rows other than `ROWS` come last."""
         return [name for name in [*ROWS, *sorted(self.rows.keys() - ROWS)] if self.rows.get(name)]
 
     @property
     def computing(self) -> list[tuple[float, float]]:
-        """When kernels run in the two steps."""
+        """The intervals in which kernels run in the steps."""
         bars = self.rows.get("kernels", [])
         times = np.array([[bar.start_ms, bar.end_ms] for bar in bars]).reshape(-1, 2)
         return merge(*times.clip(0.0, self.length_ms).T).pairs()
 
     @property
     def computing_ms(self) -> float:
-        """For how much of a step kernels run."""
+        """The time of a step in which kernels run."""
         return sum(end - start for start, end in self.computing) / self.steps
 
     @property
     def drawn_ceiling_ms(self) -> float | None:
-        """The ceiling; None where these steps are shorter or compute for less time, so that one is wrong."""
+        """The ceiling; None if these steps take or compute less than it, so that one of them is wrong."""
         most_ms = min(self.step_ms, (1 + _OFF) * (self.computing_ms or self.step_ms))
         return self.ceiling_ms if self.ceiling_ms and self.ceiling_ms < most_ms else None
 
     @property
     def idle(self) -> list[tuple[float, float]]:
-        """When none runs."""
+        """The intervals in which no kernel runs."""
         edges = [0.0, *(time for span in self.computing for time in span), self.length_ms]
         return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
 
 
 class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The picture of one side, or of two."""
+    """The picture of one side or of two sides."""
 
     sides: list[DrawnSide]
-    verdict: str = ""  # of the comparison that it belongs to; empty where its times are exact
+    verdict: str = ""  # of the comparison that it belongs to; empty if its times are exact
 
     @property
     def closed(self) -> tuple[str, tuple[float, float]] | None:
         """What became shorter, as `idle 55 → 12 ms`, and where it is in the first side.
 
-        For as many samples as a step of the first side has. Two steps of many decide nothing: it is said only
-        where a comparison found that the second side is faster.
+        It is for as many samples as a step of the first side has. Two steps cannot decide anything, so this
+        is only said if a comparison found that the second side is faster.
         """
         if self.verdict not in ("", "faster", "predicted faster"):
             return None
@@ -122,7 +122,7 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{name} {in_ms(before)} → {in_ms(after)} ms{samples}", longest
 
     def contradicts(self, ratio: Ratio | None) -> bool:
-        """Whether these steps do not fit the ratio that was measured."""
+        """Whether these steps contradict the measured ratio."""
         if ratio is None or len(self.sides) < 2:
             return False
         before, after = (side.samples / side.step_ms for side in self.sides)
@@ -130,7 +130,7 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def alt(self) -> str:
-        """The same in words."""
+        """The picture in words."""
         steps = [f"{side.title}: {in_ms(side.step_ms)} ms a step" for side in self.sides]
         return "; ".join([*steps, self.closed[0]] if self.closed else steps)
 
@@ -163,12 +163,12 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         return drawing
 
     def figure(self, title: str = "") -> Figure:
-        """What a page or a notebook shows."""
+        """The picture as a figure for a page or a notebook."""
         return Figure("lanes", title, (), "ms", self.alt, drawn=self.draw)
 
 
 def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, Any]) -> None:
-    """A side below its title; its steady steps are repeated for as many samples as the other side has."""
+    """Draws a side below its title. Its steps are repeated up to the number of samples of the other side."""
     until = side.length_ms * times
     bottom = top + len(side.shown) + 0.5
     ink = ax.xaxis.label.get_color()
@@ -178,7 +178,7 @@ def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, 
     for number, name in enumerate(side.shown, 1):
         for repeat in range(math.ceil(times - 1e-9)):
             begin = repeat * side.length_ms
-            length = min(side.length_ms, until - begin)  # of the last one, a part may be enough
+            length = min(side.length_ms, until - begin)  # only a part of the last one may be needed
             _row(ax, side.rows[name], top + number, (begin, length), legend)
     edges = [side.middle_ms or until / 2, until] if side.steps == 2 and times == 1 else [until]
     ax.vlines(edges, top + 0.5, bottom, ink, linewidth=0.8, alpha=0.6)
@@ -189,7 +189,7 @@ def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, 
 
 
 def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend: dict[str, Any]) -> None:
-    """The bars of a row from a start on, with the numbers of their batches where there is room."""
+    """Draws the bars of a row from a start on, with the numbers of their batches if there is room."""
     begin, length = place
     lanes = sorted({bar.lane for bar in row})
     height = 0.8 / len(lanes)
@@ -212,7 +212,7 @@ def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend:
 
 
 def _inside(bar: Bar, width: float) -> str:
-    """What is written into a bar of this part of the axis: its words, else its batch."""
+    """The text in a bar of this width: its words, or else the number of its batch."""
     number = "" if bar.batch is None else str(bar.batch)
     for words in (f"{number} {bar.words}".strip(), number):
         if width > _CHARACTER * (len(words) + 1):
@@ -228,7 +228,7 @@ def _arrow(ax: Any, closed: tuple[str, tuple[float, float]], at: float) -> None:
     most = ax.get_xlim()[1]
     width = _CHARACTER * (len(text) + 2) * most
     x, side = (start + end) / 2, "center"
-    if width > end - start:  # next to the arrow, and never over the names of the rows
+    if width > end - start:  # next to the arrow, but never over the names of the rows
         x, side = (end, "left") if end + width < most else (most, "right")
     box = {"facecolor": "white", "edgecolor": style.VERMILLION, "linewidth": 0.8, "pad": 1.5}
     look = {"size": 8, "color": "#a04000", "weight": "bold", "bbox": box}

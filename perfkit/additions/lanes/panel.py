@@ -1,4 +1,4 @@
-"""Lanes in a notebook."""
+"""Shows lanes in a notebook."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,23 @@ from perfkit.show.style import Figure
 from perfkit.studies.sources import Plan, Progress, Source, Study
 
 STEPS, FIRST = 36, 10
-"""Steps that are profiled, and the first of the two that are shown: what runs in them was launched, and what
-workers load in them is taken, within the recording."""
+"""The number of profiled steps, and the first of the two that are shown: its work was launched, and the
+batches that workers load in it were taken, within the recording."""
 NOT_COMPARED = "not compared"
-Given = Mapping[str, Any]  # a title for each side, and its switches, a trace, or its rows of bars
+Given = Mapping[str, Any]  # for each title, the side's switches, a trace, or its rows of bars
 RECORDED = "recordings/lanes"
 
 
 def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -> Figure | None:
-    """The picture of one run, or of two: as it was recorded or measured earlier, else measured now.
+    """The picture of one run or of two: as recorded or measured earlier, else measured now.
 
-    Without a `progress` nothing is measured. None: no picture fits what was compared, and bars have to do.
+    Without a `progress` nothing is measured. None if no picture fits the comparison: then bars must do.
     """
     name = f"{plan.recorded}-{runs[-1].stage}" if plan.recorded else runs[-1].id
     folder = machine.shipped(RECORDED) if plan.recorded else machine.data_folder() / "lanes"
     file = folder / f"{name}.json"
     picture = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # none, damaged, or of another version
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # missing, damaged, or an old version
         picture = _read(file)
     if picture is None and progress and not plan.recorded and all(map(_has_steps, runs)):
         with plan.trying(recipes=(), stages=()).open(progress, Study.STEPS) as source:
@@ -56,21 +56,21 @@ def _titles(names: Sequence[str]) -> list[str]:
 
 
 def _has_steps(run: Run) -> bool:
-    """Whether a batch is a step of one process, on a device whose steps can be seen."""
+    """Whether a step is one batch of one process, on a device whose steps can be seen."""
     recipe, device = Recipe.from_dict(run.recipe), run.device.partition(":")[0]
     is_plain = recipe.accumulation == 1
     return run.status == "ok" and run.script is None and is_plain and device in ("cpu", "cuda", "sim")
 
 
 def of_measured(runs: Sequence[Run], source: Source) -> Lanes:
-    """The picture of one run, or of two: steps like those that were measured."""
+    """The picture of one run or of two, from new steps like those that were measured."""
     titled = zip(_titles([run.title for run in runs]), runs, strict=True)
     found = [_looked(source, Recipe.from_dict(run.recipe), title, run) for title, run in titled]
     return _of_runs(Lanes(found), runs)
 
 
 def _of_runs(picture: Lanes, runs: Sequence[Run]) -> Lanes:
-    """The picture with the verdict and the ceilings of its runs; its own few steps count for neither."""
+    """The picture with the verdict and ceilings of its runs, because its own few steps prove neither."""
     sides = [*picture.sides]
     for at, (side, run) in enumerate(zip(sides, runs, strict=True)):
         if side.ceiling_ms and (rate := run.ceiling_samples_per_s):
@@ -83,10 +83,10 @@ def lanes(which: str | Given, workload: str | None = None, **where: Any) -> HTML
     """Before above after, two steady steps of each, on one axis of time.
 
     Args:
-        which: the name of a recorded picture; or one or two titles with what they show:
-            switches (a training is measured, or simulated), a trace file, or rows of bars
+        which: the name of a recorded picture, or one or two titles with their contents: switches
+            (of a training to measure or simulate), a trace file, or rows of bars
             `(start_ms, end_ms, kind, batch)` and the number of `steps`.
-        workload: of the switches.
+        workload: the workload for switches.
         where: as for `perfkit.profile`.
     """
     if isinstance(which, str):
@@ -97,7 +97,7 @@ def lanes(which: str | Given, workload: str | None = None, **where: Any) -> HTML
 
 
 def recorded(name: str) -> Lanes:
-    """A picture that ships with perfkit: `sim-v100-pinning`."""
+    """A picture that comes with perfkit, such as `sim-v100-pinning`."""
     files = {file.stem: file for file in machine.shipped(RECORDED).glob("*.json")}
     if name not in files:
         raise one_of(name, sorted(files), "recorded picture")
@@ -109,7 +109,7 @@ def _read(file: Path) -> Lanes:
 
 
 def made(which: Given, workload: str | None, where: Given, progress: Progress) -> Lanes:
-    """The picture of what was given. Two stamped steps of many do not compare anything."""
+    """The picture of what was given. Two stamped steps are too few to compare anything."""
     found = [_side(title, one, workload, where, progress) for title, one in which.items()]
     return Lanes(found, NOT_COMPARED if any(side.middle_ms for side in found) else "")
 
@@ -125,7 +125,7 @@ def _side(title: str, one: Any, workload: str | None, where: Given, progress: Pr
 
 
 def _looked(source: Source, recipe: Recipe, title: str, run: Run | None = None) -> DrawnSide:
-    """Two steady steps of a recipe, like those of a run of it: stamped on a CPU, from a profile elsewhere."""
+    """Two steady steps of a recipe, like those of its run: stamped on a CPU, elsewhere from a profile."""
     if source.plan.subject.device == "cpu":
         step_s = run.step_s.value if run and run.step_s else None
         return source.look(recipe, MEASURE, title=title, step_s=step_s)  # type: ignore[no-any-return]
@@ -134,9 +134,9 @@ def _looked(source: Source, recipe: Recipe, title: str, run: Run | None = None) 
 
 
 def _by_hand(title: str, given: Given) -> DrawnSide:
-    """Rows of bars that a cell has noted, of one step or as many as `steps` says.
+    """A side from rows of bars that a cell has recorded, for one step or for `steps`.
 
-    Where none has the number of a batch, each says how long it takes.
+    If no bar has the number of a batch, each shows its duration.
     """
     rows = {name: [Bar(*bar) for bar in row] for name, row in given.items() if name != "steps"}
     bars = [bar for row in rows.values() for bar in row]

@@ -1,4 +1,4 @@
-"""The lanes of a trace: two of its steady steps. A copy or kernel belongs to the step of its launch."""
+"""Reads lanes from a trace: two of its steady steps. Device work belongs to the step of its launch."""
 
 import re
 from pathlib import Path
@@ -12,16 +12,16 @@ from perfkit.additions.trace.events import KERNELS, Kind
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.table import Trace
 
-_LEAST = 0.003  # gaps between bars of one batch that are filled, as a share of the steps
-_LEAST_OF_KERNELS = 0.0003  # the same between kernels of a device: there are hundreds, and their gaps add up
-_MANY = 8  # of these: shorter launches between two waits for a full queue belong to them
+_LEAST = 0.003  # of the steps: smaller gaps between bars of one batch are filled
+_LEAST_OF_KERNELS = 0.0003  # the same for device kernels: there are hundreds, and their gaps add up
+_MANY = 8  # times that: shorter launches between two waits for a full queue count as waits
 
 
 def of_trace(path: str | Path, title: str, first: int = 1) -> DrawnSide:
-    """Two steps of a recorded trace from `first` on; the one before it may wait for what was not recorded.
+    """Two steps of a recorded trace from `first` on; earlier steps may wait for work that was not recorded.
 
     Raises:
-        TraceError: it has too few steps.
+        TraceError: the trace has too few steps.
     """
     trace = Trace(path)
     begins = trace.steps.start
@@ -40,13 +40,13 @@ def of_trace(path: str | Path, title: str, first: int = 1) -> DrawnSide:
 
 
 def _kind_of_fetch(trace: Trace) -> str:
-    """Without workers the host loads; with them it waits."""
+    """The kind of a fetch: without workers the host loads, with workers it waits."""
     names = (trace.texts[code] for code in set(trace.table.name[trace.rows(Kind.DATALOADER)].tolist()))
     return "load" if any("SingleProcess" in name for name in names) else "wait"
 
 
 def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, int]) -> list[Bar]:
-    """The events of some kinds, those of one step together where they nearly touch."""
+    """The events of some kinds as bars. Events of one step that nearly touch are joined."""
     rows = trace.rows(*kinds)
     begins, ends = trace.table.start[rows], trace.table.end[rows]
     launches = trace.launch[rows]
@@ -66,13 +66,13 @@ def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, i
 
 
 def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
-    """Launches, and long calls: in those the host waits, or it is ahead and the driver's queue is full.
+    """Launches and long calls. In a long call the host waits, or it is ahead and the driver's queue is full.
 
-    A wait is for a copy from memory that is not pinned, for the loss scaler, or for what is not known.
+    A wait is for a copy from unpinned memory, for the loss scaler, or for something unknown.
     """
     calls, least = trace.table[trace.calls], round(_LEAST * (end - start))
     is_long = calls.end - calls.start > least
-    with_copy = trace.launch[trace.matching(trace.device, "Pageable")]  # which the driver copies first
+    with_copy = trace.launch[trace.matching(trace.device, "Pageable")]  # the driver first copies it itself
     only_queue = np.setdiff1d(trace.matching(trace.calls, "Launch|MemcpyAsync"), with_copy)
     is_ahead = is_long & np.isin(trace.calls, only_queue)
     awaited = _awaited(trace)
@@ -95,11 +95,11 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
 
 
 def _awaited(trace: Trace) -> Any:
-    """What each call of the runtime waits for, if it waits: `copy`, `scaler`, or nothing that is known."""
+    """What each runtime call waits for, if it waits: `copy`, `scaler`, or empty if that is unknown."""
     calls, awaited = trace.calls, np.full(len(trace.calls), "", "U6")
     awaited[np.isin(calls, trace.launch[trace.matching(trace.device, "Pageable -> Device")])] = "copy"
     reads = trace.matching(trace.ops, "::(item|_local_scalar_dense)$")
-    checks = trace.matching(trace.ops, "_amp_foreach_non_finite_check")  # after which the scaler reads
+    checks = trace.matching(trace.ops, "_amp_foreach_non_finite_check")  # the scaler reads after these
     begins = np.sort(trace.table.start[np.setdiff1d(trace.ops, reads)])
     before = np.searchsorted(begins, trace.table.start[calls])  # operators that do not read
     after_check = np.searchsorted(begins, trace.table.start[checks], side="right")
@@ -108,7 +108,7 @@ def _awaited(trace: Trace) -> Any:
 
 
 def _workers(trace: Trace, start: int, end: int) -> list[Bar]:
-    """What simulated workers load: a batch's number is in its name, a worker's is that of its thread."""
+    """The loads of simulated workers. The name of a bar has the batch's number, its thread the worker's."""
     table, bars = trace.table, []
     for row in trace.rows(Kind.WORKER).tolist():
         began, ended = int(table.start[row]), int(table.end[row])

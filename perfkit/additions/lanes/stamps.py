@@ -1,4 +1,4 @@
-"""When loader workers begin and end each batch: noted in the workers, read by the process that trains."""
+"""Records when loader workers begin and end each batch; the training process reads it."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _LAYOUT = struct.Struct("qdd")
 
 
 class Stamp(NamedTuple):
-    """A batch of a worker: from when to when, in seconds of `time.perf_counter`, which processes share."""
+    """The start and end of a worker's batch, in seconds of `time.perf_counter`, which processes share."""
 
     worker: int
     start: float
@@ -23,22 +23,22 @@ class Stamp(NamedTuple):
 
 
 class Stamps:
-    """The stamps of the workers that were started while they were noted; of forked workers only."""
+    """The stamps of workers that were forked while `noted` was active."""
 
     def __init__(self) -> None:
         self._from, self._to = os.pipe()
         for end in (self._from, self._to):
-            os.set_blocking(end, False)  # neither a worker nor the training may ever wait for stamps
+            os.set_blocking(end, False)  # neither a worker nor the training may wait for stamps
 
     def write(self, start: float) -> None:
         """Called in a worker that has fetched a batch."""
         worker: Any = get_worker_info()
         if worker is not None:
-            with contextlib.suppress(BlockingIOError):  # nobody reads: the stamp is lost
+            with contextlib.suppress(BlockingIOError):  # the pipe is full: this stamp is lost
                 os.write(self._to, _LAYOUT.pack(worker.id, start, time.perf_counter()))
 
     def read(self) -> list[Stamp]:
-        """All since the last call, in the order in which batches were finished."""
+        """The stamps since the last call, in the order in which batches were finished."""
         stamps = list[Stamp]()
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._from, _LAYOUT.size * 128):
@@ -46,14 +46,14 @@ class Stamps:
         return stamps
 
     def close(self) -> None:
-        """Ends the pipe."""
+        """Closes the pipe."""
         os.close(self._from)
         os.close(self._to)
 
 
 @contextlib.contextmanager
 def noted() -> Iterator[Stamps]:
-    """Loader workers that start meanwhile stamp each batch."""
+    """Makes loader workers that start inside stamp each batch."""
     stamps = Stamps()
 
     def stamped(kind: Any) -> Any:
@@ -75,9 +75,9 @@ def noted() -> Iterator[Stamps]:
 
 
 def numbers(stamps: list[Stamp], workers: int, batches: int) -> list[int]:
-    """The number of each stamp's batch, counted over epochs of so many batches.
+    """The number of each stamp's batch, counted over epochs of `batches` batches.
 
-    A loader hands batch 0 of an epoch to worker 0, batch 1 to worker 1, and so on.
+    A loader gives batch 0 of an epoch to worker 0, batch 1 to worker 1, and so on.
     """
     done = [0] * workers
     found = []

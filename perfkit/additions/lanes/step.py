@@ -1,6 +1,6 @@
-"""The lanes of a training on a CPU, measured in its process: stamps of its workers and of its parts.
+"""Measures the lanes of a training on a CPU, in its process, with stamps of its workers and parts.
 
-A GPU works on by itself: its copies and kernels come from a profile (`sides`).
+A GPU runs asynchronously, so its copies and kernels come from a profile (`sides`).
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from perfkit.worker.procedure import Procedure
 from perfkit.worker.session import Session
 
 SETTLE, STAMPED = 6, 32
-"""Steps until a loader that has just started is ahead, and steps that are stamped: two of them are shown."""
+"""Steps until a newly started loader is ahead, and stamped steps, two of which are shown."""
 
 
 class Parts:
-    """Notes the parts of steps: the wait for a batch, and what computes."""
+    """Records the parts of steps: the wait for a batch, and the computation."""
 
     def __init__(self, is_loading: bool) -> None:
         self.bars = list[tuple[str, float, float, int]]()
@@ -29,8 +29,8 @@ class Parts:
 
     @contextlib.contextmanager
     def note(self, name: str) -> Iterator[None]:
-        """Entered around a part, as `Training.phases` wants it."""
-        kind = {"data": self._wait, "copy": ""}.get(name, "compute")  # a CPU copies nothing
+        """A context manager around a part, for `Training.phases`."""
+        kind = {"data": self._wait, "copy": ""}.get(name, "compute")  # on a CPU nothing is copied
         if name == "data":
             self.batch += 1
         start = time.perf_counter()
@@ -43,7 +43,7 @@ class Parts:
 
 
 def nearest(begins: Mapping[int, float], step_s: float | None) -> int:
-    """The batch of the first of two steps that both take most nearly `step_s`; the median if None."""
+    """The batch of the first of two steps that are both closest to `step_s`, or to the median if None."""
     lengths = {batch: begins[batch + 1] - begins[batch] for batch in sorted(begins)[SETTLE + 1 : -1]}
     wanted = step_s or statistics.median(lengths.values())
     off = {batch: abs(length - wanted) for batch, length in lengths.items()}
@@ -51,11 +51,11 @@ def nearest(begins: Mapping[int, float], step_s: float | None) -> int:
 
 
 def side(session: Session, title: str, step_s: float | None = None) -> Procedure:
-    """`DrawnSide`: two steady steps of the training of this process, those that are nearest to `step_s`."""
+    """Makes a `DrawnSide` of two steady steps of this process's training, those closest to `step_s`."""
     training = session.subject
     loader: Any = training.loader
     training.stop()
-    loader._iterator = None  # its next iterator starts workers, which are forked with the stamps
+    loader._iterator = None  # the next iterator starts new workers, which are forked with the stamps
     workers = loader.num_workers
     parts = Parts(not workers)
     with stamps.noted() as stamped:

@@ -1,4 +1,4 @@
-"""Whether a recipe trains as the plain program does."""
+"""Checks whether a recipe trains the same as the plain program."""
 
 COMMANDS = {
     "parity": ("perfkit.additions.parity.command:parity", "Does a recipe train the same as the baseline?")

@@ -1,12 +1,12 @@
-"""Does a recipe still train the same? Both sides on the same batches, against float64. Runs in the child.
+"""Checks in the child whether a recipe trains the same: both sides on the same batches, against float64.
 
-Two questions, kept apart: does the data arrive as it should, and does the model compute on it as it should?
-For the second, the plain program in float32 and in float64 gets exactly the tensors that the candidate's
-model got, so that a legitimate difference of the data path (a resize on the device, say) is not taken for one
-of the computation. Dropout is off on all sides, as random numbers in float64 are other ones.
+There are two separate questions: is the data right, and does the model compute correctly on it? For the
+second, the plain program in float32 and in float64 gets exactly the tensors that the candidate's model got,
+so that a legitimate difference in the data path (such as a resize on the device) is not mistaken for a
+difference in computation. Dropout is off on all sides, because random numbers differ in float64.
 
 The float32 of that comparison is strict (`fp32_precision="ieee"`). On a GPU a recipe may compute products in
-TF32, convolutions by torch's default; like 16 bits, that is a format of its own, whose roundings are allowed.
+TF32, as torch's default does in convolutions. Like 16 bits, that format has roundings, which are allowed.
 """
 
 import math
@@ -24,20 +24,20 @@ from perfkit.worker.session import Session
 from perfkit.worker.training import Training, loss_values
 
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
-"""Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
+"""The relative rounding of formats with fewer bits than float32 that the inputs of products may have."""
 MOST_SAMPLES = 32
-"""In a batch: a step in float64 at the batch of a large GPU needs twice the memory of all, and minutes."""
+"""The most samples in a batch. In float64, a large GPU's batch would need twice the memory, and minutes."""
 DATA_TOLERANCE = 0.18
-"""RMSE of inputs / their standard deviation: photos differ by up to 0.17 if scaled, from 0.21 if shifted."""
+"""Allowed RMSE of inputs / their standard deviation: scaled photos have up to 0.17, shifted ones 0.21."""
 BY_INDEX = ". A data set that augments at random must draw from the sample's index, not the order"
 
-Pair = tuple[torch.Tensor, torch.Tensor]  # inputs and targets on the host, as a model got them
+Pair = tuple[torch.Tensor, torch.Tensor]  # inputs and targets that a model got, on the host
 
 
 class CheckedSide:
-    """A workload that shows what its model gets and gives, and what one program did with it.
+    """A workload that records its model's inputs and outputs, and the results of one program.
 
-    With a `dtype` it computes in this type, on batches that were recorded.
+    With a `dtype` it computes in this type, on recorded batches.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CheckedSide:
         self._workload, self._on_batch, self._dtype = workload, on_batch, dtype
         self._inputs: Any = None
         self.outputs: list[torch.Tensor] = []
-        """Of the first batch, before any update: no difference has grown yet."""
+        """The outputs of the first batch, before any update, so that no difference has grown yet."""
         self.losses: list[float] = []
         self.mechanisms: list[Mechanism] = []
 
@@ -64,7 +64,7 @@ class CheckedSide:
         return model.to(self._dtype)
 
     def prepare(self, inputs: Any, recipe: Recipe) -> Any:
-        torch.manual_seed(0)  # what the workload draws on the device is the same on each side
+        torch.manual_seed(0)  # the workload draws the same random numbers on each side
         if self._dtype is None and hasattr(self._workload, "prepare"):
             inputs = self._workload.prepare(inputs, recipe)
         if self._dtype and inputs.is_floating_point():
@@ -81,17 +81,17 @@ class CheckedSide:
 
 
 def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: int) -> ParityReport:
-    """Compares a recipe with the plain program of the same batch size (`MOST_SAMPLES` at most), some steps.
+    """Compares some steps of a recipe with the plain program at the same batch size (`MOST_SAMPLES` at most).
 
-    `exactness` is `bitwise`, or anything else for a tolerance; `seed` is of weights, order and augmentation.
-    The plain program must be the first in its process, and the recipe the second: a recipe with torch's
-    defaults leaves the process's settings as they are.
+    `exactness` is `bitwise`, or anything else for a tolerance; `seed` is for weights, order and augmentation.
+    The plain program must run first in its process, and the recipe second, because a recipe with torch's
+    defaults leaves the settings of the process unchanged.
     """
     session.report("comparing losses and outputs")
     workload, device = session.workload, session.device
     recipe = recipe.replace(batch_size=min(recipe.batch_size, MOST_SAMPLES))
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-    # Of one side, in their own type: four steps of a large batch take gigabytes.
+    # Only one side's batches, in their own type: four steps of a large batch take gigabytes.
     batches, differences = list[Pair](), list[list[float]]()
 
     def compare(pair: Pair) -> None:
@@ -132,7 +132,7 @@ def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: in
 
 
 def _rounding(recipe: Recipe, device: torch.device) -> float:
-    """The relative rounding of the format that the recipe computes products in; 0 for float32 itself."""
+    """The relative rounding of the format in which the recipe computes products; 0 for float32 itself."""
     if recipe.amp != "off":
         return ROUNDING[recipe.amp]
     return ROUNDING["tf32"] if device.type == "cuda" and recipe.fp32_precision != "ieee" else 0.0
@@ -143,7 +143,7 @@ def _rmse(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """RMSE of values / their standard deviation; 0 where they are equal to the last digit."""
+    """RMSE of values / their standard deviation; 0 if they are equal to the last digit."""
     if one.shape != other.shape:
         return math.inf
     error = _rmse(one, other)
@@ -151,8 +151,8 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _same(name: str, differences: Sequence[float], allowed: float = 0.0, remedy: str = "") -> Check:
-    """Whether values differ in no step by more than is allowed."""
-    worst = float(torch.tensor(differences, dtype=torch.float64).max())  # NaN if there is one
+    """Whether values differ by no more than is allowed in any step."""
+    worst = float(torch.tensor(differences, dtype=torch.float64).max())  # NaN if any is NaN
     if not worst:
         return Check(name, True, "equal in every step, to the last digit")
     is_same = worst <= allowed
@@ -160,18 +160,18 @@ def _same(name: str, differences: Sequence[float], allowed: float = 0.0, remedy:
 
 
 def _near(name: str, sides: Iterable[Sequence[torch.Tensor]], rounding: float, roundings: int) -> Check:
-    """Whether the candidate's values are about as near to those in float64 as those in float32 are.
+    """Whether the candidate's values are about as close to those in float64 as those in float32 are.
 
-    Twice the error of the float32 program is allowed; where the recipe computes in a shorter format, some of
-    its own roundings come in addition. A floor of float32's rounding keeps a lucky baseline from refusing
-    everything. Later steps have been through as many updates, each with its own rounding.
+    Twice the error of the float32 program is allowed, plus some roundings of a shorter format if the recipe
+    computes in one. A floor of float32's rounding keeps a lucky baseline from refusing everything. Later
+    steps have been through more updates, each with its own rounding.
     """
     worst, evidence = -1.0, ""
     for step, (value, plain, exact) in enumerate(zip(*sides, strict=True)):
         scale = float(exact.std()) if exact.dim() else max(1.0, abs(float(exact)))
         error, plain_error = _rmse(value, exact), _rmse(plain, exact)
         allowed = (2 * plain_error + scale * (2.0**-18 + roundings * rounding)) * (1 + step)
-        if not error / allowed <= worst:  # so is NaN
+        if not error / allowed <= worst:  # also true for NaN
             worst = math.inf if math.isnan(error) else error / allowed
             evidence = f"step {step}: RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
     return Check(name, worst <= 1, evidence)

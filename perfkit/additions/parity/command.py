@@ -1,4 +1,4 @@
-"""`perfkit parity`: whether a recipe trains as the baseline does."""
+"""`perfkit parity`: checks whether a recipe trains the same as the baseline."""
 
 from typing import Annotated
 
@@ -14,9 +14,9 @@ def parity(
     what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage, or workers=2,amp=bf16")],
     training: TrainingOptions,
     output: OutputOptions,
-    steps: Annotated[int, typer.Option(min=2, max=200, help="steps that each side trains")] = 4,
+    steps: Annotated[int, typer.Option(min=2, max=200, help="number of steps that each side trains")] = 4,
 ) -> None:
-    """Does it still train the same? Losses and outputs against float64, and every switch checked."""
+    """Checks whether a recipe still trains the same: losses and outputs against float64, and every switch."""
     plan = training.plan()
     side = candidate(what, plan)
     with progress() as follow:

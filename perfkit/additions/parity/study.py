@@ -1,4 +1,4 @@
-"""Whether a recipe trains as the plain program does."""
+"""Checks whether a recipe trains the same as the plain program."""
 
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
@@ -12,7 +12,7 @@ from perfkit.studies.sources import Plan, Progress, Study
 def parity(
     plan: Plan, title: str, recipe: Recipe, steps: int = 4, progress: Progress | None = None
 ) -> Parity:
-    """Trains a recipe and the plain program, some steps of each, from one seed on the same batches."""
+    """Trains some steps of a recipe and of the plain program, from one seed on the same batches."""
     with plan.open(progress, Study.PARITY) as source:
         assert isinstance(source, ThisMachine), "others refuse it"
         recipe, refused = applicable(recipe, source.target)

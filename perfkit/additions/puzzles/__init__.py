@@ -10,18 +10,18 @@ NOTEBOOK = {
 
 
 def folder() -> Path:
-    """Where the puzzles are written down."""
+    """The folder of the puzzles."""
     from perfkit import machine
 
     return machine.shipped("puzzles")
 
 
 class PuzzleVerdict(msgspec.Struct, frozen=True):
-    """What the checks of a puzzle say of an answer."""
+    """The verdict of a puzzle's checks on an answer."""
 
     right: bool
-    sentence: str  # which mistake it is, if it is not right
-    proofs: list[str] = []  # what was seen of a right answer
+    sentence: str  # names the mistake, if the answer is wrong
+    proofs: list[str] = []  # what was observed of a right answer
 
     def __repr__(self) -> str:
         end = "" if self.sentence.endswith((".", "?")) else "."

@@ -1,7 +1,7 @@
-"""Is a learner's answer right? Runs it in the child, then the puzzle's checks on it; a sentence comes back.
+"""Judges a learner's answer in a child process: runs it, then the puzzle's checks; returns a sentence.
 
-The answer is the learner's own code, so nothing is forbidden. What is refused is an answer that only looks
-fast: the checks compare with plain training (`bench`), and read clocks of their own.
+The answer is the learner's own code, so nothing is forbidden. But an answer that only looks fast is refused:
+the checks compare it with plain training (`bench`), and read their own clocks.
 """
 
 import ast
@@ -22,7 +22,7 @@ from perfkit.errors import InvalidValue
 from perfkit.show.units import clean
 
 _ANSWER = "your_answer.py"
-PRELUDE: dict[str, Any] = {}  # names that an answer finds, besides what it imports
+PRELUDE: dict[str, Any] = {}  # names that an answer can use without importing them
 exec(
     """
 import contextlib, itertools, math, time
@@ -38,20 +38,20 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 @functools.cache
 def bench() -> types.ModuleType:
-    """The tools of the checks, which stand beside them: `data/puzzles/bench.py`."""
+    """The tools of the checks, in the same folder: `data/puzzles/bench.py`."""
     sys.path.insert(0, str(folder()))
     return importlib.import_module("bench")
 
 
 def judge(checks: str, answer: str, starter: str = "") -> PuzzleVerdict:
-    """Runs an answer and the checks on it, which find the names that it defines and the tools of `bench`.
+    """Runs an answer, then the checks, which can use the answer's names and the tools of `bench`.
 
-    The names that the starter defines are in `original`. A right answer comes with what was proven.
+    `original` has the names that the starter defines. A right answer comes with proofs.
     """
     proofs: list[str] = []
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # what is computed is small, and threads would wait for each other
-    silence = io.StringIO()  # what an answer prints must not fill the channel to the parent
+    torch.set_num_threads(1)  # the work is small, and threads would wait for each other
+    silence = io.StringIO()  # an answer's output must not fill the channel to the parent
     try:
         with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
             original = types.SimpleNamespace(**names_of(starter))
@@ -68,7 +68,7 @@ def judge(checks: str, answer: str, starter: str = "") -> PuzzleVerdict:
 
 
 def names_of(answer: str) -> dict[str, Any]:
-    """What an answer defines."""
+    """The names that an answer defines."""
     linecache.cache[_ANSWER] = len(answer), None, answer.splitlines(keepends=True), _ANSWER
     names = {**PRELUDE, "__name__": "your_answer"}
     exec(compile(answer, _ANSWER, "exec"), names)
@@ -84,7 +84,7 @@ def _in_words(problem: BaseException) -> str:
     if isinstance(problem, SyntaxError):
         return f"Python cannot read line {problem.lineno} of your answer: {problem.msg}"
     if isinstance(problem, NameError) and not lines and problem.name:
-        return f"Define `{problem.name}`, as the starter does, and hand it to `check`"
+        return f"Define `{problem.name}`, as the starter does, and pass it to `check`"
     what = clean(f"{type(problem).__name__}: {problem}", 300)
     if lines:
         return f"`{lines[-1]}` raised {what}"
@@ -92,7 +92,7 @@ def _in_words(problem: BaseException) -> str:
 
 
 def levers(source: str) -> dict[str, bool]:
-    """For each lever of the capstone whether it is in effect in a script with `main(epochs)`."""
+    """Whether each lever of the capstone is in effect in a script with `main(epochs)`."""
 
     def main_of() -> Any:
         main = names_of(source).get("main")

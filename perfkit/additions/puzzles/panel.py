@@ -1,8 +1,8 @@
-"""Puzzles: the learner writes a few lines of training code; a separate process checks them.
+"""Puzzles: the learner writes a few lines of training code, and a separate process checks them.
 
-A puzzle is data: a table in `data/puzzles/puzzles.toml`; a mystery has its script in its own file.
-An answer runs in a measuring process, not in the notebook's kernel: a loop without end, a crash, or a
-patched clock is over with that process.
+A puzzle is data: a table in `data/puzzles/puzzles.toml`; a mystery has its script in its own file. An answer
+runs in a measuring process, not in the notebook's kernel, so that an endless loop, a crash, or a patched
+clock ends with that process.
 """
 
 import ast
@@ -30,26 +30,26 @@ from perfkit.studies.sources import Progress
 
 MYSTERIES = "puzzles/mysteries"
 LIMIT_S, LEVERS_S = 60.0, 120.0
-"""After which an answer, or the capstone, is stopped; the checks of a right one take a few seconds."""
+"""Time limits of an answer and of the capstone. The checks of a right answer take a few seconds."""
 BUDGET_S, PRECISION = 30.0, 0.03  # of a comparison of the capstone
 
 
 class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A puzzle as it is written down; a cell that ends with it shows what is asked."""
+    """A puzzle as it is written. A cell that ends with it shows the question."""
 
     title: str
-    chapter: str  # the chapter that explains what is needed: a file of `notebooks/`, without its ending
+    chapter: str  # that explains what is needed: a file in `notebooks/`, without its suffix
     stars: int
-    minutes: int  # of a learner who has read the chapter
+    minutes: int  # for a learner who has read the chapter
     statement: str  # markdown
-    starter: str  # Python: the answer's frame, which runs and is wrong
+    starter: str  # Python: a frame for the answer, which runs but is wrong
     hints: tuple[str, ...]  # from a nudge to nearly the answer
-    checks: str  # Python, with the tools of `data/puzzles/bench.py`: it ends with a sentence for each mistake
+    checks: str  # Python, with the tools of `data/puzzles/bench.py`; has a sentence for each mistake
 
     def check(self, *answer: Any) -> PuzzleVerdict:
         """Runs the answer in a separate process, and says whether it is right and, if not, why.
 
-        It is the functions or classes that the starter defines, or all of it as one string of Python.
+        The answer is the functions or classes that the starter defines, or all its code as one string.
         """
         source = source_of(answer)
         if {*_definitions(self.starter)} <= {*_definitions(source)}:
@@ -76,7 +76,7 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def tasks() -> Mapping[str, Puzzle]:
-    """Every puzzle by its name, in the order of the chapters; then the mysteries."""
+    """Every puzzle by its name, in the order of the chapters, then the mysteries."""
     tables = msgspec.toml.decode((folder() / "puzzles.toml").read_bytes())
     for name, table in msgspec.toml.decode((folder() / "mysteries.toml").read_bytes()).items():
         script = (folder() / "mysteries" / f"{name}.py").read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ def puzzle(name: str) -> Puzzle:
 
 
 def mystery(name: str) -> Puzzle | PuzzleVerdict:
-    """A script with one hidden cause of slowness: makes your copy, `my_NAME.py`, then checks your edit."""
+    """A script with one hidden cause of slowness. Makes your copy, `my_NAME.py`, then checks your edits."""
     names = [each for each, task in tasks().items() if task.chapter == MYSTERIES]
     if name not in names:
         raise one_of(name, names, "mystery")
@@ -106,7 +106,7 @@ def mystery(name: str) -> Puzzle | PuzzleVerdict:
 
 
 def puzzles() -> Markdown:
-    """All puzzles, each with its chapter."""
+    """A list of all puzzles with their chapters."""
     head = ["| chapter | puzzle | what to write, or to explain | | minutes |", "|---|---|---|---|---|"]
     rows = [
         f"| [{'mystery' if task.chapter == MYSTERIES else task.chapter[:2]}](../{task.chapter}.ipynb) "
@@ -151,7 +151,7 @@ def left_out(source: str) -> dict[str, str]:
 
 
 def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -> Shown[None] | Markdown:
-    """Measures your edit of a slow script; first makes the copy that you edit, `script`."""
+    """Measures your edit of a slow script. The first call makes the copy to edit, `script`."""
     file, slow = Path(script), folder() / "capstone.py"
     if not file.exists():
         file.write_bytes(slow.read_bytes())
@@ -181,7 +181,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
 
 
 def source_of(answer: tuple[Any, ...]) -> str:
-    """The Python source of an answer: the imports, constants, functions and classes of all cells that ran."""
+    """The Python source of an answer: the imports, constants, functions and classes of all executed cells."""
     if len(answer) == 1 and isinstance(answer[0], str):
         return answer[0]
     is_defined = [getattr(part, "__module__", "") == "__main__" for part in answer]
@@ -200,7 +200,7 @@ def source_of(answer: tuple[Any, ...]) -> str:
 
 
 def _statements(source: str) -> Iterator[tuple[str, ast.stmt]]:
-    """The statements of a source that only define something, by what they define."""
+    """The statements of a source that only define something, with the names that they define."""
     with contextlib.suppress(SyntaxError):
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -214,6 +214,6 @@ def _statements(source: str) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def _definitions(source: str) -> list[str]:
-    """What the functions and classes of a source are, whatever its layout."""
+    """The functions and classes of a source, independent of its layout."""
     nodes = [node for _, node in _statements(source)]
     return [ast.dump(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]

@@ -1,4 +1,4 @@
-"""Recordings in place of measuring: what a named machine has measured is shown again."""
+"""Recordings instead of measurements: shows again what a named machine has measured."""
 
 SOURCES = {"recorded": "perfkit.additions.recorded.source:RecordedSource"}
 NOTEBOOK = {"recording": "perfkit.additions.recorded.panel:recording"}

@@ -1,4 +1,4 @@
-"""Recordings in a notebook."""
+"""Shows recordings in a notebook."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from perfkit.studies.climb import climb
 
 
 def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
-    """Runs of `perfkit run -o FILE`, from here or elsewhere, with the tables and figures of stored ones.
+    """Runs of `perfkit run -o FILE`, from here or elsewhere, with the tables and figures of stored runs.
 
     `name`: a recording that ships with perfkit, one of the user's, or a file; else an `InvalidValue`.
     `stage`: the stage to show, with the one that it was compared with; all of them if None.

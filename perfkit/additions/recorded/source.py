@@ -1,4 +1,4 @@
-"""A recording as a source of runs: the stored run of each stage, in place of measuring."""
+"""A recording as a source of runs: the stored run of each stage, instead of a measurement."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +13,7 @@ from perfkit.rules import Target
 from perfkit.studies.sources import Ladder, Plan, Request, Source, Study, Subject
 from perfkit.worker.messages import Description, DeviceFacts
 
-_AS_IT_IS = "a recording is played with the stages and switches that it was recorded with"
+_AS_IT_IS = "a recording has only the stages and switches that it was recorded with"
 
 
 class RecordedSource(Source):
@@ -21,7 +21,7 @@ class RecordedSource(Source):
 
     @classmethod
     def menu(cls) -> dict[str, str]:
-        """The words of a menu by device."""
+        """The entries of a menu, by device."""
         return {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
 
     @classmethod
@@ -35,7 +35,7 @@ class RecordedSource(Source):
         if request.workload or request.preset or request.options:
             options = ", ".join(f"{key}={value}" for key, value in first.options.items())
             what = f"the recording '{name}' is of {first.workload} ({options}), preset {first.preset or '–'}"
-            remedy = "Leave workload, preset and options out to play it, or choose a different device"
+            remedy = "Leave out workload, preset and options to replay it, or choose a different device"
             raise InvalidValue(what, remedy)
         known = tuple(run.stage for run in runs if run.stage not in NOT_STAGES)
         stages = known if request.stages is None else tuple(request.stages)
@@ -62,10 +62,10 @@ class RecordedSource(Source):
         return Target(self.plan.subject.kind, own=own, refuses=lambda name, recipe: _AS_IT_IS)
 
     def require(self, study: Study) -> None:
-        """Refuses every study but the ladder, which is played."""
+        """Refuses every study except the ladder, which is replayed."""
         if study is not Study.LADDER:
             what = f"'{self.plan.recorded}' is a recording. It can be shown, but not measured"
-            remedy = "perfkit run, perfkit show and the panels play it; for this, choose a different device"
+            remedy = "perfkit run, perfkit show and the panels show it; for this, choose a different device"
             raise InvalidValue(what, remedy)
 
     def stored(self) -> list[Run]:

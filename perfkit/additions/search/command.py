@@ -13,10 +13,10 @@ def tune(
     training: TrainingOptions,
     output: OutputOptions,
     space: Annotated[
-        Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
+        Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual switches)")
     ] = None,
     memory: Annotated[float | None, typer.Option(help="cap in GB", min=0)] = None,
-    budget: Annotated[float, typer.Option(help="seconds in all; a few recipes come anyway", min=0)] = 600.0,
+    budget: Annotated[float, typer.Option(help="total seconds; the first recipes always run", min=0)] = 600.0,
 ) -> None:
     """Finds the recipe with the most samples/s under a memory cap that still trains the same."""
     plan = training.plan()

@@ -1,4 +1,4 @@
-"""The search in a notebook."""
+"""Runs the search in a notebook."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ def tune(
     memory_gb: float | None = None,
     **where: Any,
 ) -> Shown[Tuned]:
-    """Finds the fastest recipe of a space; the stop button ends it, and what was measured is kept.
+    """Finds the fastest recipe of a space. The stop button ends it, and keeps what was measured.
 
     Table: Tried.
 
-    The space has values by switch, the usual ones if None; recipes above `memory_gb` are not picked. `where`
+    The space has values by switch (the usual ones if None). Recipes above `memory_gb` are not picked. `where`
     holds `workload`, `preset`, `device`, `options` as for the panels.
     """
     plan = planning.plan(stages=["baseline"], **where)

@@ -1,8 +1,8 @@
-"""The recipe with the most samples/s within a memory cap, and whether it trains the same.
+"""Finds the recipe with the most samples/s within a memory cap, and whether it trains the same.
 
 One switch is searched after the other, on top of the best recipe so far: all its values are measured with the
-baseline, for a few rounds. The best one is then measured again, for longer. The fastest one is picked that is
-clearly faster than the baseline and trains as the plain program does.
+baseline, for a few rounds. The best recipe is then measured again, for longer. The search picks the fastest
+recipe that is clearly faster than the baseline and trains the same as the plain program.
 """
 
 import math
@@ -26,20 +26,20 @@ from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, Study
 
 SPACE: dict[str, list[Value]] = registry.toml(__package__, "space")
-"""The default space; values that cannot act here are left out. No batch size: it changes the training."""
-ROUNDS = 5  # rounds of a recipe while the others of its switch are tried
+"""The default space, without values that cannot act here. A batch size would change the training."""
+ROUNDS = 5  # of each recipe while the values of a switch are tried
 SEARCHING = 0.7
-"""After this part of the budget no further recipe starts: the best one is still to be measured again, for a
-tenth of the budget at most."""
-_STOPPED = "Stopped before its end: parity was not checked"
-MOST_CHECKS = 3  # recipes whose parity is checked, the fastest first, until one trains the same
+"""No recipe starts after this part of the budget: the best one must still be measured again, for a tenth of
+the budget at most."""
+_STOPPED = "The search was stopped, so parity was not checked"
+MOST_CHECKS = 3  # of parity, the fastest recipe first, until one trains the same
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
-    """What was tried, in the order of time, and the recipe that was picked, also in words.
+    """The recipes that were tried, in the order of time, and the one that was picked, also in words.
 
-    Its gain is that over the baseline, interleaved with it. The notes tell what was not tried, and what went
-    wrong without ending the search.
+    Its gain is its ratio to the baseline, from interleaved rounds. The notes say what was not tried, and what
+    went wrong without ending the search.
     """
 
     best: Run
@@ -52,7 +52,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     notes: Sequence[str] = ()
 
     def sections(self) -> list[Content]:
-        """What was picked, and the last run of every recipe that was tried, the fastest first."""
+        """Shows what was picked, and the last run of every recipe that was tried, the fastest first."""
         picked = f"{self.settings}: {units.interval(self.best.samples_per_s)} samples/s"
         lines = [f"{picked}; {len(self.tried)} runs in {self.seconds:.0f} s"]
         if self.gain:
@@ -79,8 +79,9 @@ def tune(
 ) -> Tuned:
     """Searches a space: values by switch (None: `SPACE`). Runs above the memory cap are not picked.
 
-    A recipe is picked if it is clearly faster than the baseline, beyond the interval, and trains the same.
-    `budget_s`: of it all; the first recipes and the best one come anyway. The `store` is that of `climb`.
+    A recipe is picked if it is faster than the baseline by more than the interval, and trains the same.
+    `budget_s` is for everything; the first recipes and the best one are always measured. `store` is as for
+    `climb`.
     """
     if memory_cap_bytes is not None and plan.subject.kind == "mps":
         raise InvalidValue("the peak memory of a training on mps is not known", "Leave out the memory cap")
@@ -134,7 +135,7 @@ class _Search:
         self._long = replace(plan.rule, rounds=2 * plan.rule.rounds, budget=longest)
 
     def run(self, space: Mapping[str, Sequence[Value]]) -> list[str]:
-        """Measures what the time allows, and returns the switches for which none was left."""
+        """Measures what the time allows; returns the switches for which no time was left."""
         source, left = self._source, list[str]()
         base = best = source.baseline()
         for number, name in enumerate(space):
@@ -153,7 +154,7 @@ class _Search:
     def _measure(self, recipes: Sequence[Recipe], rule: StopRule) -> None:
         """Measures recipes in the same rounds as the baseline.
 
-        The baseline's run is the first one: the rates of all others are relative to that.
+        The first run is the baseline's: the rates of all others are relative to it.
         """
         source, base = self._source, self._source.baseline()
         titled = [(recipe.describe(base)[:120], recipe) for recipe in recipes if recipe != base]
@@ -173,7 +174,7 @@ def _picked(
 ) -> tuple[Recipe | None, Parity | None]:
     """The fastest recipe that is clearly faster than the baseline and trains the same, with the proof.
 
-    Without a `progress` to follow parity is not checked. `notes` gets why faster ones are not picked.
+    Parity is not checked without a `progress`. The reasons why faster recipes are not picked go to `notes`.
     """
     gains = {recipe: run.speedup("baseline") for recipe, run in fitting.items()}
     faster = {recipe: gain.ratio for recipe, gain in gains.items() if gain and gain.is_faster}
@@ -195,14 +196,14 @@ def _picked(
 
 
 def _fastest(recipes: Sequence[Recipe], tried: Mapping[str, Run], cap_bytes: int | None) -> Recipe:
-    """The fastest of some recipes below the memory cap; the first one if none is."""
+    """The fastest of some recipes below the memory cap; the first recipe if none is below it."""
     fitting = _newest(tried.values(), cap_bytes)
     known = [recipe for recipe in recipes if recipe in fitting]
     return max(known, key=lambda recipe: _speedup(fitting[recipe]), default=recipes[0])
 
 
 def _candidates(best: Recipe, name: str, values: Sequence[Value], target: Target) -> list[Recipe]:
-    """The best recipe until now with every value of a switch that can act here."""
+    """The best recipe so far with every value of a switch that can act here."""
     recipes: list[Recipe] = []
     for value in values:
         wanted = best.replace(**{name: value})
@@ -217,13 +218,13 @@ def _candidates(best: Recipe, name: str, values: Sequence[Value], target: Target
 
 
 def _newest(runs: Iterable[Run], cap_bytes: int | None = None) -> dict[Recipe, Run]:
-    """The last run of each recipe, if it stayed below the memory cap."""
+    """The last run of each recipe, if it stayed within the memory cap."""
     newest = {Recipe.from_dict(run.recipe): run for run in runs}
     most = math.inf if cap_bytes is None else cap_bytes
     return {recipe: run for recipe, run in newest.items() if (run.peak_memory_bytes or 0) <= most}
 
 
 def _speedup(run: Run) -> float:
-    """How many times as fast as the baseline."""
+    """How many times as fast a run is as the baseline."""
     ratio = run.speedup("baseline")
     return ratio.ratio if ratio else 1.0

@@ -23,7 +23,7 @@ from perfkit.studies.job import Answered, Job
 
 
 class History(anywidget.AnyWidget):
-    """The table of runs in the page, to sort and filter; its script is the file next to this one."""
+    """The table of runs on the page, to sort and filter. Its script is in the same folder."""
 
     _esm = Path(__file__).with_name("history.js")
     rows: "traitlets.List[Any]" = traitlets.List().tag(sync=True)
@@ -37,7 +37,7 @@ class Workbench(LadderPanel):
 
     def __init__(self, workload: str | None = None, **where: Unpack[Where]) -> None:
         self._profile: Sequence[Content] = ()
-        self._listed: dict[str, Run] = {}  # the runs of the history by id
+        self._listed: dict[str, Run] = {}  # the runs in the history, by id
         self.controls = Controls(switches(), self._set_recipe)
         self.history = History(_dom_classes=["pk-history"])
         self.history.observe(lambda _: self._compare(), "ticked")
@@ -61,7 +61,7 @@ class Workbench(LadderPanel):
         self.controls.set(switches)
 
     def _moved(self) -> None:
-        """Offers what the workload's class declares, and shows the runs of the place."""
+        """Offers the switches that the workload's class declares, and shows the runs of this workload."""
         source = staging.described(self.plan)
         self.controls.offer(source.baseline(), partial(why_not, target=source.target))
         self.plan = self.plan.trying(recipes=self._recipes())
@@ -73,7 +73,7 @@ class Workbench(LadderPanel):
         self._compare()
 
     def _set_recipe(self) -> None:
-        """Measuring waits for Run; *Continue* would add rounds of another recipe."""
+        """Takes a new recipe, which Run will measure; *Continue* would add rounds of a different one."""
         recipes = self._recipes()
         if recipes != self.plan.ladder.recipes:
             self.plan = self.plan.trying(recipes=recipes)
@@ -81,7 +81,7 @@ class Workbench(LadderPanel):
             self.status.say("press Run to measure")
 
     def _recipes(self) -> tuple[tuple[str, Recipe], ...]:
-        """The recipe of the controls with the baseline; the baseline itself is measured once."""
+        """The baseline and the recipe of the controls, if it differs from the baseline."""
         recipe, base = self.controls.recipe, self.controls.base
         changed = ", ".join(_changes(recipe.to_dict(), base.to_dict()))
         return (("baseline", base), (changed[:60], recipe)) if changed else (("baseline", base),)
@@ -92,7 +92,7 @@ class Workbench(LadderPanel):
         return [run for name, run in self._listed.items() if name in self.history.ticked]
 
     def _show_runs(self, runs: Sequence[Run]) -> None:
-        """Lists the history as it is now, and ticks these runs."""
+        """Lists the current history, and ticks these runs."""
         ids = {run.id for run in runs}
         history = self._history()
         self._listed = {run.id: run for run in history}
@@ -101,7 +101,7 @@ class Workbench(LadderPanel):
             self.history.ticked = [name for name in self._listed if name in ids]
 
     def _add_run(self, run: Run) -> None:
-        """Lists a run that has ended, without reading the history of a whole course again."""
+        """Lists a finished run, without reading the history of a whole course again."""
         if _is_listed(run):
             self._listed[run.id] = run
             with self.history.hold_sync():
@@ -109,15 +109,15 @@ class Workbench(LadderPanel):
                 self.history.ticked = [*self.history.ticked, run.id]
 
     def _history(self) -> list[Run]:
-        """The runs of the place, oldest first: no failed ones, nor the baseline once more."""
-        if name := self.plan.recorded:  # its runs are in no store
+        """The runs of this workload, oldest first, without failed runs and repeated baselines."""
+        if name := self.plan.recorded:  # its runs are not in a store
             history = recordings.find(name)
         else:
             history = self.store.history(workload=self.plan.subject.workload)[::-1]
         return [run for run in history if _is_listed(run)]
 
     def _measure(self, job: Job) -> None:
-        """Measures the recipe that the job was asked for, with the baseline."""
+        """Measures the recipe that the job requests, with the baseline."""
         before = self.answer
         try:
             self._climb(job)
@@ -126,7 +126,7 @@ class Workbench(LadderPanel):
                 self._profile = ()
 
     def profile(self) -> None:
-        """Profiles some steps of the recipe, and shows what they do below the cell that called."""
+        """Profiles some steps of the recipe, and shows the profile below the calling cell."""
         self.wait(self._record)
 
     def _record(self, job: Job) -> None:
@@ -136,11 +136,11 @@ class Workbench(LadderPanel):
         self._profile = view.sections()
 
     def sections(self) -> Sequence[Content]:
-        """The profile, if it is the newest; else the ticked runs."""
+        """The profile, if it is the newest result; else the ticked runs."""
         return self._profile or super().sections()
 
     def _answers(self) -> list[Content]:
-        """The ticked runs, each with what it was measured with."""
+        """The ticked runs, each with the run that it was compared with."""
         words = sentences.verdicts(self.runs)
         last, before = self.runs[-1], self.runs[-1].previous(self.runs)
         if before:
@@ -150,7 +150,7 @@ class Workbench(LadderPanel):
         return [tables.ladder(self.runs), Bullets(words)]
 
     def _compare(self) -> None:
-        """Shows other ticked runs; the work under way shows its own at its end."""
+        """Shows the ticked runs, unless a job is running, which shows its own at the end."""
         if not self.is_busy:
             self._profile = ()
             self.show()
@@ -163,16 +163,16 @@ class Workbench(LadderPanel):
         title = f"perfkit: {runs[0].workload.rpartition(':')[2]}"
         report = html.page(title, tables.report(runs, staging.scripts(runs)))
         files = {"perfkit-report.html": report}
-        if not self.plan.recorded:  # whose file is there already
+        if not self.plan.recorded:  # which is a file already
             files["perfkit-runs.json"] = recordings.content(runs).decode()
-        script = ""  # there is none of a training that was a script already
+        script = ""  # a training that was a script has none
         if runs[-1].script is None:
             files["train.py"] = script = staging.script(runs[-1], set_up=True)
         links = " · ".join(download(content, name) for name, content in files.items())
         self._link.value = f"<p>{links}</p>{preformatted(script) if script else ''}"
 
     def _delete(self) -> None:
-        """Takes the ticked runs away; the runs of a recording are in no store."""
+        """Deletes the ticked runs. A recording's runs cannot be deleted, as they are not in the store."""
         self.store.delete([run.id for run in self.results()])
         self._show_runs(())
 
@@ -186,7 +186,7 @@ def _is_listed(run: Run) -> bool:
 
 
 def _row(run: Run) -> dict[str, Any]:
-    """A run as plain values for a grid: texts, and the numbers to sort by."""
+    """A run as plain values for the table: texts, and numbers to sort by."""
     ratio = run.speedup("baseline")
     return {
         "id": run.id,
@@ -201,7 +201,7 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 def _changes(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """`AMP bf16`, `Pin memory off`: the switches that differ; what is not named has torch's default."""
+    """The switches that differ, as `AMP bf16`, `Pin memory off`; missing ones have torch's default."""
     return [
         f"{switches()[name].label} {clean(shown(value), 30)}"
         for name, default in Recipe().to_dict().items()

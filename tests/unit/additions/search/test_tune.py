@@ -137,7 +137,7 @@ def test_a_search_that_is_stopped_keeps_what_it_has(search, plan):
     stop = threading.Event()
     search.fails = lambda child, question: stop.set() if len(search.children) == 8 else None
     tuned = tune(plan, SPACE, progress=Progress(cancelled=stop))
-    assert tuned.notes == ["Stopped before its end: parity was not checked"]
+    assert tuned.notes == ["The search was stopped, so parity was not checked"]
     assert tuned.parity is None
     assert search.alive() == []
 
