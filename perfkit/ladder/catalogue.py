@@ -78,7 +78,7 @@ class StopRule:
 
     @property
     def precision(self) -> float:
-        """The half width / ratio at which an interval without a visible difference counts as none."""
+        """The half width / ratio up to which an interval without an effect means no difference."""
         return self.goal.precision if self.goal else stats.PRECISION
 
     def within(self, seconds: float) -> "StopRule":

@@ -67,7 +67,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     spread: Spread | None = None
     """How much equal processes differ on that machine, as far as it was known then; None if it was not."""
     precision: Share = stats.PRECISION
-    """The half width / ratio at which an interval without a visible difference counts as no difference."""
+    """The half width / ratio up to which an interval without an effect means no difference."""
     via: list[Rounds] = []
     """Further factors of the ratio: the rounds of every stage that was kept in between."""
     band: Share | None = None

@@ -18,7 +18,7 @@ ENDING_ROUNDS = 10
 """Measuring never ends after fewer rounds, however narrow their interval: a few come out close together by
 chance, and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
 PRECISION = 0.05
-"""The half width / ratio at which an interval without a visible difference counts as no difference."""
+"""The half width / ratio up to which an interval without an effect means that there is no difference."""
 CLEAN = 0.05
 """A slice counts half if others took this share of the cores during it, and less the more they took."""
 

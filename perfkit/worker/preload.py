@@ -14,7 +14,7 @@ for name in ("torchvision", "perfkit.worker.session"):
         importlib.import_module(name)
 
 IMPORT_S = time.time() - psutil.Process().create_time()
-"""The seconds that a process without a zygote would have spent on these imports."""
+"""The seconds that a process without a zygote would have needed to get this far."""
 
 atexit.register(os._exit, 0)  # an ordinary exit of torch takes a second, and prints complaints
 gc.collect()

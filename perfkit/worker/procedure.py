@@ -26,7 +26,7 @@ Procedure = Generator[None, Any, Any]  # receives steps, returns an answer
 
 WINDOW = 4  # warm-up steps that are compared with as many before them
 MAX_WARMUP_STEPS = 200
-STEADY = 0.05  # the largest difference of two windows, by their median, that counts as steady
+STEADY = 0.05  # the time is steady if the medians of two windows differ by at most this share
 HELD_FIRST = 3  # untimed steps on a cached batch: some batches may have been fetched ahead
 MANY_MARKED = 8
 """This many steps with other work in them count from then on, if they are at least half of all steps."""
@@ -96,7 +96,7 @@ class Procedures:
     `samples_per_step` and `batches_per_step`. Inside `hold`, it trains on one batch that is on the device;
     inside `phases`, the parts of a step have names for the profiler. `note` stores a remark.
     """
-    first_graphs = 0  # graphs of torch.compile before which none counts as a recompilation
+    first_graphs = 0  # graphs that torch.compile made before later ones count as recompilations
 
     def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.perf_counter) -> None:
         self.report = report

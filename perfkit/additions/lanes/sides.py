@@ -14,7 +14,7 @@ from perfkit.additions.trace.table import Trace
 
 _LEAST = 0.003  # of the steps: smaller gaps between bars of one batch are filled
 _LEAST_OF_KERNELS = 0.0003  # the same for device kernels: there are hundreds, and their gaps add up
-_MANY = 8  # times that: shorter launches between two waits for a full queue count as waits
+_MANY = 8  # times _LEAST: shorter launches between two waits for a full queue count as waits
 
 
 def of_trace(path: str | Path, title: str, first: int = 1) -> DrawnSide:

@@ -34,7 +34,7 @@ _UNITS = ("float32", "tf32", "tensor")
 """The last unit computes 16-bit types. The last two are Tensor Cores."""
 
 
-_ENOUGH = 20  # with so many figures, a claim needs no other error
+_ENOUGH = 20  # figures with which a claim's own error is enough
 
 
 class Errors(Struct, frozen=True, kw_only=True):

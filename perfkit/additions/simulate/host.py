@@ -61,8 +61,8 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
     """A host by name, or by its numbers: `cores=8,fetch_ms=1.85,link_gbs=12,pageable_gbs=6`.
 
     Args:
-        text: None means the article's host for the article's workload, else this machine's cores. Missing
-            numbers are the article's; a missing fetch time of a different workload is measured.
+        text: None means the article's host for the article's workload, else this machine's cores. Without
+            `fetch_ms`, loading other data is measured; without `link_gbs`, it is the GPU's own.
         is_article: whether the workload is the article's, at its sizes.
         cores: the cores of this machine.
 

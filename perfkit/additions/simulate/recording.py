@@ -284,5 +284,5 @@ def reason(problem: Exception) -> str:
     if isinstance(problem, Unpredictable):
         return lines[0]
     if "NVIDIA" in lines[0]:
-        return "its own code asks for a CUDA device, and none is here: let it take the device of its inputs"
+        return "its own code asks for a CUDA device, but there is none: use the device of its inputs"
     return f"its own code fails on tensors without numbers ({type(problem).__name__}: {lines[0][:200]})"
