@@ -27,7 +27,7 @@ _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8", "bf16", 
 
 
 def version(package: str) -> str | None:
-    """The version of an installed package, without importing it; None where it is missing."""
+    """The version of an installed package, without importing it; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

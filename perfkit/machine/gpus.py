@@ -38,7 +38,7 @@ def _nvml() -> Any:
 
 
 def _ask(name: str, *arguments: Any) -> Any:
-    """The answer of `pynvml.nvmlNAME`; None where NVML or the field is missing."""
+    """The result of `pynvml.nvmlNAME`; None if NVML or the field is missing."""
     try:
         answer = getattr(_nvml(), f"nvml{name}")(*arguments)
     except Exception:  # a field that the device lacks raises; so does a function that the driver lacks

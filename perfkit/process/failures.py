@@ -15,7 +15,7 @@ LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 )
 PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "program")}
-"""The files of which the training program consists."""
+"""The files of the training program."""
 _TABLES = registry.toml("perfkit.process", "failures")
 KNOWN, SIGNALS = _TABLES["known"], _TABLES["signals"]
 

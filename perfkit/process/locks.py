@@ -64,7 +64,7 @@ def _own_folder() -> Path:
 
 
 def _acquired(lock: filelock.BaseFileLock) -> bool:
-    """Whether a lock is held now, after a short wait for it."""
+    """Tries to acquire a lock for a short time; returns whether it is held."""
     try:
         lock.acquire(timeout=POLL_S)
     except filelock.Timeout:

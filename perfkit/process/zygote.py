@@ -228,7 +228,7 @@ class _Server:
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake)
-        self._children: dict[int, int] = {}  # the pipe of each, by its number
+        self._children: dict[int, int] = {}  # the status pipe of each, by process id
         self._selector = selectors.DefaultSelector()
         self._selector.register(requests, selectors.EVENT_READ)
         self._selector.register(self._ended, selectors.EVENT_READ)

@@ -15,8 +15,8 @@ Verdict = MeasuredVerdict | Literal["predicted faster", "predicted slower", "too
 MIN_EFFECT = 0.01  # an effect below 1% gets no verdict, however narrow its interval
 MIN_ROUNDS = 5  # fewer rounds give no verdict, because their interval means little
 ENDING_ROUNDS = 10
-"""Measuring never ends after fewer rounds, however narrow their interval: a few come out close together by
-chance, and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
+"""Measuring never ends after fewer rounds, however narrow their interval: a few rounds can agree by chance,
+and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
 PRECISION = 0.05
 """The half width / ratio up to which an interval without an effect means that there is no difference."""
 CLEAN = 0.05

@@ -18,7 +18,7 @@ from perfkit.show.style import Figure
 from perfkit.show.units import clean
 
 _PIPE_WIDTH = 120  # characters in a line if the output is a pipe or a file
-_BETWEEN = 2  # blanks between columns
+_BETWEEN = 2  # spaces between columns
 _UNBROKEN = 24  # longer words (kernel names, paths) may be broken
 
 

@@ -138,7 +138,7 @@ def kernels(session: Session) -> Procedure:
         products = [partial(torch.mm, factors(m, k), factors(k, n)) for m, k, n in shapes]
         settings.fp32_precision = precision or usual
         least = _least_s(device, products)
-        settings.fp32_precision = usual  # an error ends this process
+        settings.fp32_precision = usual  # not in a `finally`: an error ends this process
         for (m, k, n), seconds in zip(shapes, least, strict=True):
             rate, moved = 2 * m * k * n / seconds, (m * k + k * n + m * n) * dtype.itemsize
             rows.append(ShapeTiming(f"{m} x {k} x {n}", kind, seconds, rate, rate * seconds / moved))
@@ -207,6 +207,6 @@ def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[f
     """The least seconds of each call, as disturbances only add time. The calls alternate because of drift."""
     for _ in range(2):  # the first round plans and allocates
         once = [_seconds(device, call, 1) for call in calls]
-    counts = [min(LAUNCHES, math.ceil(ENOUGH_S / seconds)) for seconds in once]  # a T4's largest take 0.3 s
+    counts = [min(LAUNCHES, math.ceil(ENOUGH_S / seconds)) for seconds in once]  # up to 0.3 s on a T4
     rounds = [list(map(partial(_seconds, device), calls, counts)) for _ in range(REPEATS)]
     return [min(times) for times in zip(*rounds, strict=True)]

@@ -157,7 +157,7 @@ def _as_on_cuda() -> Iterator[None]:
         for name in names_of[cast.__name__.lstrip("_")].split():
             packet, _, overload = name.partition(".")
             casts.impl(name, partial(run, getattr(getattr(aten, packet), overload or "default")))
-    yield  # the libraries end with this frame
+    yield  # the libraries are removed when this frame ends
 
 
 def _is_half(arg: Any) -> bool:

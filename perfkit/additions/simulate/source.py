@@ -110,7 +110,7 @@ class SimulatedSource(Source):
         if recipe.compile and recipe.compile_mode != "default":
             why = "no published figures show the gain of a compile_mode other than the default"
             refused["compile_mode"] = why
-        # torch's own default has convolutions in TF32 where the GPU has it, from Ampere on.
+        # By default torch computes convolutions in TF32 if the GPU has it, from Ampere on.
         default = "tf32" if self.description.convolves and not is_volta else "float32"
         named = {"fp16": "float16", "bf16": "bfloat16", "default": default, "ieee": "float32", "tf32": "tf32"}
         switch = "fp32_precision" if recipe.amp == "off" else "amp"

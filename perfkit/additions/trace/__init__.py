@@ -1,4 +1,4 @@
-"""Reading PyTorch profiler traces: a table of events in, tables of figures out (`analysis.analyse`)."""
+"""Reads PyTorch profiler traces: turns a table of events into tables of figures (`analysis.analyse`)."""
 
 COMMANDS = {
     "trace": (
