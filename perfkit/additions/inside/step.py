@@ -36,7 +36,7 @@ KIND_IN = {"forward": "activations", "data": "batch"}
 """The kind of what a phase allocates, unless more is known about it; other phases allocate workspace."""
 
 Storage = list[Any]
-"""The kind and size of a storage. A gradient is only recognised after its allocation, even in the peak."""
+"""The kind and size of a storage. The kind can change: a gradient is recognised after its allocation."""
 
 
 class Ledger(TorchDispatchMode):

@@ -140,7 +140,7 @@ class Workbench(LadderPanel):
         return self._profile or super().sections()
 
     def _answers(self) -> list[Content]:
-        """The ticked runs, each with the run that it was compared with."""
+        """The table of the ticked runs, and their verdicts."""
         words = sentences.verdicts(self.runs)
         last, before = self.runs[-1], self.runs[-1].previous(self.runs)
         if before:
