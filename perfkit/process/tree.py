@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import psutil
 
 GRACE_S = 3.0  # how long a process may take to end by itself
-MOST_LOOKS = 20  # at most, at a tree that keeps growing while it is being suspended
+MOST_LOOKS = 20  # the most looks at a tree that keeps growing while it is being suspended
 
 
 class Tree:

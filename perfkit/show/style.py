@@ -43,7 +43,7 @@ _lock = threading.RLock()
 
 @contextmanager
 def theme(dark: bool = False) -> Iterator[None]:
-    """The look of every figure that is drawn and saved inside."""
+    """The look of every figure that is drawn and saved while it is active."""
     import matplotlib
 
     colours = dict.fromkeys(_INKED, _INK[dark]) | {"figure.facecolor": _PAPER[dark]}

@@ -101,7 +101,7 @@ TORCHS_OWN = [part.fp32_precision for part in FP32_PARTS]
 """Their precisions when torch was imported. The environment may have set them."""
 
 Reading = tuple[Any, str]
-"""The value of the recipe's switch (None if it has none of them), and the evidence in words."""
+"""The value of the recipe's switch (None if it is none of its values), and the evidence in words."""
 
 
 @dataclass

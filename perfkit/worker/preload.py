@@ -16,6 +16,6 @@ for name in ("torchvision", "perfkit.worker.session"):
 IMPORT_S = time.time() - psutil.Process().create_time()
 """The seconds that a process without a zygote would have needed to get this far."""
 
-atexit.register(os._exit, 0)  # an ordinary exit of torch takes a second, and prints complaints
+atexit.register(os._exit, 0)  # an ordinary exit takes torch a second, and prints complaints
 gc.collect()
 gc.freeze()  # else garbage collection in a fork would copy every shared page

@@ -106,7 +106,7 @@ class Procedures:
         self._plain = 0
         self._marked = 0
         self.under_way = TakenSteps()
-        """The steps of the last `take`. If the training ends during it, nothing else is known of them."""
+        """The steps of the last `take`. If the training ends during it, they are all that is known of it."""
         self._timeline: HostTimeline | DeviceTimeline | None = None
         self._order: list[Any] = []
 
@@ -251,7 +251,7 @@ class Procedures:
 
 @contextlib.contextmanager
 def workers_stopped(iterator: Any) -> Iterator[None]:
-    """Stops a loader's workers inside; those that have ended are left alone."""
+    """Keeps a loader's workers stopped while it is active; those that have ended are left alone."""
     alive = [worker for worker in getattr(iterator, "_workers", ()) if worker.is_alive()]
     try:
         for worker in alive:

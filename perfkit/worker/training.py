@@ -165,7 +165,7 @@ class Training(View):
 
 
 class _Copies(TorchFunctionMode):
-    """Records the calls of `Tensor.to` inside it."""
+    """Records the calls of `Tensor.to` while it is active."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

@@ -58,7 +58,7 @@ class _Batches:
 
 @contextlib.contextmanager
 def observed() -> Iterator[list[LoopStep]]:
-    """Records the steps of a loop over a `DataLoader` inside; afterwards everything is as before."""
+    """Records the steps of a loop over a `DataLoader` while it is active, and leaves everything as before."""
     steps, now, ends, batches = list[LoopStep](), LoopStep(), list[torch.Event](), _Batches()
     first: Any = None
     since: float | None = None

@@ -40,7 +40,7 @@ Storage = list[Any]
 
 
 class Ledger(TorchDispatchMode):
-    """Accounts for all storages of a training inside."""
+    """Accounts for all storages of a training while it is active."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ class Ledger(TorchDispatchMode):
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
-        """Counts what is allocated inside under this phase; copies count as data.
+        """Counts what is allocated while it is active under this phase; copies count as data.
 
         Weights, gradients and optimizer state keep their kind, wherever they were allocated.
         """

@@ -53,7 +53,7 @@ class Stamps:
 
 @contextlib.contextmanager
 def noted() -> Iterator[Stamps]:
-    """Makes loader workers that start inside stamp each batch."""
+    """Makes loader workers that start while it is active stamp each batch."""
     stamps = Stamps()
 
     def stamped(kind: Any) -> Any:

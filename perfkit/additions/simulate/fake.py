@@ -1,7 +1,7 @@
 """Tensors without numbers, and a listener to every operator. All uses of torch's private API are here.
 
 These are plain tensors on the CPU whose memory is never touched, so it is never really allocated. Operators
-do not run: the shapes of their results are found once for arguments of the same kind.
+do not run: the shapes of their results are found once for each kind of arguments.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def tensors(tree: Any) -> Iterator[torch.Tensor]:
 
 @contextlib.contextmanager
 def uninitialised() -> Iterator[None]:
-    """Builds models without drawing random numbers, which would take seconds for a large model."""
+    """Keeps models from drawing random numbers while it is active: for large models that takes seconds."""
     names = ("normal_", "uniform_", "erfinv_", "exponential_")
     same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
     # It would draw repeatedly until all numbers are within its bounds.
@@ -44,7 +44,7 @@ def uninitialised() -> Iterator[None]:
 
 @contextlib.contextmanager
 def listening(listener: Any) -> Iterator[None]:
-    """Runs no operator inside, and reports each one to a `recording.Recorder`."""
+    """Runs no operator while it is active, and reports each one to a `recording.Recorder`."""
     name = "torch.optim.optimizer._get_foreach_kernels_supported_devices"
     optimizers = mock.patch(name, return_value=["cpu", "cuda"])
     to_host = mock.patch.multiple(torch.Tensor, **listener.readers())
@@ -147,7 +147,7 @@ def _attention(
 
 @contextlib.contextmanager
 def _as_on_cuda() -> Iterator[None]:
-    """Gives tensors on the CPU the casts and the attention of CUDA."""
+    """Gives tensors on the CPU the casts and the attention of CUDA while it is active."""
     casts, choices = (torch.library.Library("aten", "IMPL", f"Auto{kind}CPU") for kind in ("cast", "grad"))
     choices.impl("scaled_dot_product_attention", _attention)
     casts.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
