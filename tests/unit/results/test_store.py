@@ -121,7 +121,7 @@ def test_a_damaged_run_does_not_hide_the_others(store):
     assert [problem[:16] for problem in store.problems] == ["left out: run r2", "left out: run r1"]
     with pytest.raises(StoreError, match="not a run of this version"):
         store.get("r1")
-    with pytest.raises(StoreError, match="its schema is 99, and 2 is known. Update perfkit"):
+    with pytest.raises(StoreError, match="its schema is 99, but this version knows only 2. Update perfkit"):
         store.get("r2")
 
 

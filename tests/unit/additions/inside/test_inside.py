@@ -131,7 +131,7 @@ def test_what_a_library_reads_is_not_the_script_s_to_change():
     exec(compile("def read(value): return value.item()", "/x/site-packages/trainer/loop.py", "exec"), names)
     with perfkit.detect_syncs() as detected:
         names["read"](X.sum())
-    assert [place.fix[:15] for place in detected] == ["trainer does it"]
+    assert [place.fix[:17] for place in detected] == ["trainer does this"]
 
 
 def session(workload=None, **switches):
