@@ -22,7 +22,7 @@ _OTHER_FOLDER = "Set PERFKIT_LOCKS to a folder that you may write to"
 def device_lock(
     device: str | None, cancelled: threading.Event | None = None, tell: Tell = lambda who: None
 ) -> Iterator[None]:
-    """Waits until no other measurement uses a device, and holds it. None stands for the cores and all GPUs.
+    """Waits until no other measurement uses a device, and holds it. None means the cores and all GPUs.
 
     While it waits, it keeps calling `tell` with who uses what. Raises `Cancelled` once `cancelled` is set,
     and a `PerfkitError` if the folder of the locks cannot be used.

@@ -120,7 +120,7 @@ class Zygote:
         """Forks a child, which reads its `About` from its line. The first waits until torch is imported."""
         ours, theirs = os.pipe()
         try:
-            with self._lock, contextlib.suppress(ConnectionError):  # it has ended, and tells no number
+            with self._lock, contextlib.suppress(ConnectionError):  # the zygote has ended, and sends no id
                 socket.send_fds(self._socket, [b"f"], [line.fileno(), theirs])
         finally:
             os.close(theirs)
@@ -131,7 +131,7 @@ class Zygote:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._socket.close()  # last: whoever finds it closed finds that the process has ended
+        self._socket.close()  # last: when it is closed, the process has ended
 
 
 _zygotes: dict[tuple[int, frozenset[tuple[str, str]]], Zygote] = {}
@@ -182,7 +182,7 @@ def start(
                 return process
             process.close()
         except OSError:
-            if zygote.is_alive:  # others use it; it is this process that has no file left, or no memory
+            if zygote.is_alive:  # others use it: this process is out of files or memory
                 raise
         zygote.close()
     raise OSError("the process that imports torch ends at once")

@@ -76,8 +76,8 @@ class Spread(NamedTuple):
 
 LEAST_SPREAD = 0.005  # no number of pairs can show that equal processes do not differ at all
 UNKNOWN = Spread(0.025, 4)
-"""Where no pair of equal processes was measured: they differed by 1.5% (204 groups of processes), or by 2.4%
-(336 pairs on another day; two cores, torch 2.15), and those with a loader worker by 4 to 7%."""
+"""The spread if no pair of equal processes was measured: they differed by 1.5% (204 groups of processes), or
+by 2.4% (336 pairs on a different day; two cores, torch 2.15), and with a loader worker by 4 to 7%."""
 ONE_PROCESS = Spread(0.0, UNKNOWN.freedom)  # for rounds of the same processes, or computed ones
 WITH_WORKERS = Spread(0.04, 4)  # for a training on a CPU whose loader workers share its cores
 OF_SCRIPTS = Spread(0.03, 4)

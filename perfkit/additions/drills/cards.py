@@ -12,7 +12,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.stats import Ratio
 
 LIMITS = {"data": "the data", "transfer": "the copy", "host": "the host", "device": "the device"}
-"""The bottlenecks of chapter 01, with the words of a button."""
+"""The bottlenecks of chapter 01, with the labels of their buttons."""
 FULL = 0.85  # of a step: kernels that run at least this share of it fill their row
 
 

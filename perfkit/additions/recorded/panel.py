@@ -14,8 +14,8 @@ from perfkit.studies.climb import climb
 def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
     """Runs of `perfkit run -o FILE`, from here or elsewhere, with the tables and figures of stored runs.
 
-    `name`: a recording that ships with perfkit, one of the user's, or a file; else an `InvalidValue`.
-    `stage`: the stage to show, with the one that it was compared with; all of them if None.
+    `name`: a recording that comes with perfkit, one of the user's, or a file; else an `InvalidValue`.
+    `stage`: the stage to show, with the stage that it was compared with; None: all stages.
     """
     if stage is None:
         runs = recordings.find(str(name))

@@ -62,7 +62,7 @@ class Tabulator:
 
     def __init__(self) -> None:
         self.texts: dict[Any, int] = defaultdict(count().__next__)
-        """Numbers distinct values in order of appearance; -1 stands for no value."""
+        """Numbers distinct values in order of appearance; -1 means no value."""
         self.kinds, self.dropped = Kinds(), 0
 
     def table(self, events: list[Event]) -> EventTable:

@@ -31,7 +31,7 @@ class History(anywidget.AnyWidget):
 
 
 class Workbench(LadderPanel):
-    """Toggle, run, see: all switches of the recipe on one workload; it takes what a `LadderPanel` takes."""
+    """Toggle, run, compare: all switches of the recipe on one workload; arguments as for `LadderPanel`."""
 
     heading = "Workbench"
 
@@ -122,7 +122,7 @@ class Workbench(LadderPanel):
         try:
             self._climb(job)
         finally:
-            if self.answer is not before:  # else the profile, if there is one, is still the newest
+            if self.answer is not before:  # else the profile, if any, is still the newest result
                 self._profile = ()
 
     def profile(self) -> None:
