@@ -99,29 +99,33 @@ def test_later_panels_start_from_what_was_kept(monkeypatch):
 
 
 def test_a_panel_that_is_there_already_is_measured_on_what_is_kept_when_it_runs(monkeypatch):
-    runs = stored("data_loading")
+    runs = stored("data_loading", "amp")
+    kept = runs[1].recipe["workers"]
     study = FakeStudy(monkeypatch, lambda progress: runs)
     first, later = pk.StagePanel("data_loading"), pk.StagePanel("amp")
     later._guess.value = 1.5
     first.run()
     first.keep()
-    kept = runs[-1].recipe["workers"]
     assert later.plan.ladder.settings == {} and kept > 0
     later.run()
-    assert (
-        study.plans[-1].ladder.settings["workers"] == later.answer.request.ladder.settings["workers"] == kept
-    )
+    assert study.plans[-1] == later.answer.request
+    assert study.plans[-1].ladder.settings["workers"] == kept
     assert "data loading 1.5" in later._decisions.value
     assert "This stage is measured on top of " in later._decisions.value
     assert f"workers={kept}" in later._decisions.value
-    assert later.guess == 1.5
     first.drop()
     later.start(later._measure, later.answer)
     wait_until(lambda: not later.is_busy)
     assert study.plans[-1].ladder.settings["workers"] == kept, "further rounds are of what was measured"
+    assert later.plan.ladder.settings["workers"] == kept
     later.run()
     assert study.plans[-1].ladder.settings["workers"] == 0
     assert "data loading dropped. This stage is measured on top of " in later._decisions.value
+    later._guess.value = 2.5
+    first.keep()
+    later.run()
+    assert study.plans[-1].ladder.settings["workers"] == kept
+    assert later.guess == 2.5, "not the one of the earlier answer"
     later.choose("recorded:cpu-quick")
     later.run()
     assert study.plans[-1].ladder.settings == {}, "a recording has its own"
