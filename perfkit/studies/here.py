@@ -35,7 +35,6 @@ class ThisMachine(Source):
         self._exit = contextlib.ExitStack()
         self._spare: Conversation | None = None
         self._generation = 0
-        self._started: set[str] = set()  # titles of stages that the present measurement has trained
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
@@ -81,9 +80,8 @@ class ThisMachine(Source):
             glibc=platform.libc_ver()[0] == "glibc",
         )
 
-    def start(self, stage: Stage) -> tuple[Conversation, Trained]:
-        loss_steps = 1 if stage.title in self._started else self.plan.rule.loss_steps
-        self._started.add(stage.title)
+    def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
+        loss_steps = 1 if has_losses else self.plan.rule.loss_steps
         return self.train(stage.recipe, loss_steps, self.plan.rule.warmup_s)
 
     def train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> tuple[Conversation, Trained]:
@@ -141,7 +139,6 @@ class ThisMachine(Source):
         spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}
         measured = Measured(sides, spreads)
         record = Record(self._session, self.plan, self.description, measured)
-        self._started.clear()
         if self._spare:  # nothing else has a zygote yet
             self._prepare([side.stage for side in measured.open()])
         try:

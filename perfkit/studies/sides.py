@@ -92,8 +92,8 @@ class Crowded(Exception):
 class Machine:
     """What a measurement needs of the machine, so that a test can replace it."""
 
-    start: Callable[[Stage], tuple[Conversation, Trained]]
-    """Starts the processes of a stage, and returns once they are warm."""
+    start: Callable[[Stage, bool], tuple[Conversation, Trained]]
+    """Starts the processes of a stage, and returns once they are warm; whether its first losses are known."""
     renew: Callable[[Sequence[Stage]], None] = lambda stages: None
     """Makes the next processes of these stages as independent of the earlier ones as possible."""
     gpu: str | None = None  # the UUID of the GPU that trains

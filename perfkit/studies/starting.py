@@ -42,6 +42,7 @@ class Starter:
             yield pids
         except Crowded:
             for side, (trainings, samples) in reported.items():
+                side.stop()
                 del side.trained[trainings:]
                 del side.gpu_utilization[samples:]
             raise
@@ -54,7 +55,7 @@ class Starter:
     def _start(self, side: Side, alive: int) -> None:
         free = gpus.free_gpu_bytes(self._machine.gpu)
         try:
-            side.child, trained = self._machine.start(side.stage)
+            side.child, trained = self._machine.start(side.stage, bool(side.trained))
             side.child.suspend()
             _check_switches(trained)
         except Cancelled:

@@ -109,7 +109,7 @@ class FakeChild:
                     recipe=self.recipe.to_dict(),
                     startup_s=1.5,
                     warmup=warmup,
-                    losses=[2.3, 2.2],
+                    losses=[2.3, 2.2][: arguments["loss_steps"]],
                     mechanisms=self.machine.mechanisms,
                     batch_bytes_per_sample=48,
                     samples_per_step=self.recipe.batch_size,

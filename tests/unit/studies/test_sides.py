@@ -110,6 +110,8 @@ def test_processes_are_renewed_while_there_is_time_and_each_incarnation_starts_a
     assert all(own == other for own, other in lives)
     assert len({own for own, _ in lives}) == len(lives), "forks of one zygote are alike"
     assert len(machine.prepared) == 2 * len(lives), "all zygotes of a life start at once"
+    losses = [each["loss_steps"] for each in machine.trainings]
+    assert losses[:2] == [where.rule.loss_steps] * 2 and set(losses[2:]) == {1}, "they are known by then"
     assert sum(incarnations) == len(second.raw.block_samples_per_s) == len(second.raw.disturbed)
     assert len(second.raw.further_warmup_s) == len(incarnations) - 1
     assert machine.now < 130, "within the budget, but for what was under way"
@@ -333,6 +335,32 @@ def test_what_fits_with_nothing_else_takes_turns_and_what_does_not_fit_alone_fai
     machine.fail(question, out_of_memory())
     assert [run.status for run in measure(where, THREE)] == ["failed"] * 3
     assert machine.alive() == []
+
+
+@pytest.mark.parametrize("question", ["train", "slice"])
+def test_a_side_that_starts_again_after_a_crowded_life_has_all_its_first_losses(question, machine, where):
+    """What it had reported was forgotten, so a single loss was all that was left as the proof of it."""
+    machine.fail(question, out_of_memory(), lambda child: len(machine.alive()) > 1)
+    assert [run.losses for run in measure(where, THREE, rounds=5)] == [[2.3, 2.2]] * 3
+
+
+def test_on_a_gpu_that_takes_one_process_all_first_losses_are_kept(machine, where, monkeypatch):
+    machine.gpu = "GPU-fake"
+    monkeypatch.setattr("perfkit.studies.starting.gpus.holds_one_process", lambda uuid: uuid == "GPU-fake")
+    assert [run.losses for run in measure(where, THREE)] == [[2.3, 2.2]] * 3
+
+
+def test_nothing_more_is_asked_of_sides_that_turned_out_crowded(machine, where, monkeypatch):
+    """What a source asks once would be of a life that was forgotten, and has taken no steps."""
+    asked = []
+
+    def ask_more(source, side):
+        asked.append((side.stage.name, (side.child.number, "slice") in machine.asked))
+
+    monkeypatch.setattr(here.ThisMachine, "ask_more", ask_more)
+    machine.fail("train", out_of_memory(), lambda child: len(machine.alive()) > 1)
+    measure(where, THREE)
+    assert set(asked) == {(each.name, True) for each in THREE}
 
 
 def test_a_life_that_turned_out_crowded_leaves_nothing(machine, where, monkeypatch):
