@@ -41,13 +41,21 @@ class Parts:
                 _, start, _, _ = self.bars.pop()
             self.bars.append((kind, start, time.perf_counter(), self.batch))
 
+    def begins(self, batches: int) -> dict[int, float]:
+        """When each step begins, if it has so many batches."""
+        found = dict[int, float]()
+        for kind, start, _, batch in self.bars:
+            if kind in ("load", "wait") and batch % batches == 0:
+                found[batch // batches] = start
+        return found
+
 
 def nearest(begins: Mapping[int, float], step_s: float | None) -> int:
-    """The batch of the first of two steps that are both closest to `step_s`, or to the median if None."""
-    lengths = {batch: begins[batch + 1] - begins[batch] for batch in sorted(begins)[SETTLE + 1 : -1]}
+    """The number of the first of two steps that are both closest to `step_s`, or to the median if None."""
+    lengths = {step: begins[step + 1] - begins[step] for step in sorted(begins)[SETTLE + 1 : -1]}
     wanted = step_s or statistics.median(lengths.values())
-    off = {batch: abs(length - wanted) for batch, length in lengths.items()}
-    return min([*off][:-1], key=lambda batch: max(off[batch], off[batch + 1]))
+    off = {step: abs(length - wanted) for step, length in lengths.items()}
+    return min([*off][:-1], key=lambda step: max(off[step], off[step + 1]))
 
 
 def side(session: Session, title: str, step_s: float | None = None) -> Procedure:
@@ -66,7 +74,7 @@ def side(session: Session, title: str, step_s: float | None = None) -> Procedure
     training.iterator = loader._iterator
     with training.hold():
         cached = yield from session.take(6, "ceiling")
-    begins = {batch: start for kind, start, _, batch in parts.bars if kind in ("load", "wait")}
+    begins = parts.begins(training.recipe.accumulation)
     first = nearest(begins, step_s)
     start, end = begins[first], begins[first + 2]
 

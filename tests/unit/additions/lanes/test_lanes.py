@@ -247,6 +247,16 @@ def test_the_two_steps_that_are_shown_are_those_nearest_to_what_was_compared():
     assert step.nearest(uneven, 1.25) == 9, "1.4 and 1.2, and not 1 and 1.5, though these sum to 2.5"
 
 
+def test_a_step_is_as_many_batches_as_are_accumulated():
+    parts = step.Parts(is_loading=True)
+    for name in ["data", "forward", "backward"] * 8:
+        with parts.note(name):
+            pass
+    loads = [start for kind, start, _, _ in parts.bars if kind == "load"]
+    assert parts.begins(1) == dict(enumerate(loads))
+    assert parts.begins(4) == {0: loads[0], 1: loads[4]}
+
+
 @pytest.mark.parametrize(("low", "high", "contradicts"), [
     (1.4, 1.7, False), (1.58, 1.7, False), (1.63, 1.7, True), (0.8, 0.95, True),
 ])  # fmt: skip
@@ -389,6 +399,18 @@ def test_a_training_on_a_cpu_is_measured_with_its_workers():
     assert len(before.computing) == 2 and before.ceiling_ms > 0
     first, second = before.rows["kernels"]
     assert second.batch == first.batch + 1
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("data_dir", "no_orphans")
+def test_a_training_that_accumulates_is_drawn_with_all_batches_of_its_steps():
+    """A step was drawn as one of its batches, and told as that much shorter."""
+    recipe = {"batch_size": 4, "accumulation": 2, "workers": 1}
+    where = {"device": "cpu", "preset": "smoke"}
+    (side,) = panel.made({"accumulated": recipe}, "tests.support.toy:Toy", where, Progress()).sides
+    batches = [bar.batch for bar in side.rows["host"]]
+    assert batches == list(range(batches[0], batches[0] + 4)) and batches[0] % 2 == 0
+    assert side.samples == 8 and 0 < side.middle_ms < 2 * side.step_ms
 
 
 def test_steady_steps_are_repeated_up_to_the_end_of_the_other_side():
