@@ -182,6 +182,8 @@ def test_a_mystery_is_a_file_to_edit(tmp_path, monkeypatch):
     file = tmp_path / "my_gpu_waits.py"
     script = file.read_text()
     assert isinstance(pk.mystery("gpu_waits"), puzzles.Puzzle)
+    file.write_text(script, encoding="utf-8-sig")
+    assert isinstance(pk.mystery("gpu_waits"), puzzles.Puzzle), "a byte order mark is no edit"
     file.write_text(script.replace("log.debug(", "(lambda _: None)("))
     assert "the host waits 32 times" in repr(pk.mystery("gpu_waits"))
     file.write_text(re.sub("log.debug.*", "", script))

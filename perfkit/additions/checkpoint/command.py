@@ -20,7 +20,7 @@ def checkpoint(
     Finds mistyped codes, and runs that two people claim. It does not protect against forgery. The exit code
     is 1 if some code does not count.
     """
-    entries = [*verify(file.read_text(encoding="utf-8", errors="replace").splitlines())]
+    entries = [*verify(file.read_text(encoding="utf-8-sig", errors="replace").splitlines())]
     good = sorted((entry for entry in entries if not entry.fault), key=lambda entry: entry.chapter)
     faults = [f"{entry.name}: {entry.fault}" for entry in entries if entry.fault]
     contents: list[Content] = [Table(("name", "chapter", "ratio"), [entry[:3] for entry in good])]

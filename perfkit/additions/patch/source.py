@@ -4,6 +4,7 @@ Positions of `ast` and of `co_positions()` both count lines and bytes of UTF-8, 
 """
 
 import ast
+import codecs
 import itertools
 import re
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ class SourceFile:
     """A parsed file. The methods add to `edits`, or raise `Refused` for what they cannot find or place."""
 
     def __init__(self, path: str, data: bytes) -> None:
+        # Positions do not count the byte order mark that some editors write.
+        self._mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+        data = data.removeprefix(self._mark)
         self.data, self.name = data, Path(path).name
         self.edits: list[tuple[int, int, str]] = []
         """Start and end of bytes that are replaced by a text; nothing is where both are the same."""
@@ -52,7 +56,11 @@ class SourceFile:
 
     def set_arguments(self, call: ast.Call, settings: str, order: Sequence[str] = ()) -> None:
         """Sets arguments, such as `lr=1 fused=True`, some of which may be given by their `order`."""
-        given = dict(zip(order, call.args, strict=False)) | {part.arg: part.value for part in call.keywords}
+        given: dict[str | None, ast.expr] = dict(zip(order, call.args, strict=False))
+        for place, argument in enumerate(call.args):
+            if isinstance(argument, ast.Starred):  # any that follow may be in it
+                given |= dict.fromkeys(order[place:], argument.value)
+        given |= {part.arg: part.value for part in call.keywords}
         for setting in settings.split():
             name, code = setting.split("=", 1)
             value = given.get(name)
@@ -112,7 +120,7 @@ class SourceFile:
             ast.parse(result)
         except SyntaxError as problem:
             raise Refused(f"the edited file would not be valid Python: {problem.msg}") from None
-        return result
+        return self._mark + result
 
 
 def _imports_torch(statement: ast.stmt) -> bool:

@@ -77,6 +77,8 @@ def test_the_command_lists_who_is_done_and_fails_where_a_run_is_claimed_twice(tm
     file.write_text(f"Ada {code()}\nBob {code()}\n", encoding="utf-8")
     done = perfkit("checkpoint", str(file), code=1)
     assert "the same run as Ada's" in done.output and "count: 1 of 2" in done.output
+    file.write_text(f"# the class\nAda {code()}\n", encoding="utf-8-sig")
+    assert "count: 1 of 1" in perfkit("checkpoint", str(file)).output, "a byte order mark is no line"
 
 
 def test_a_list_that_is_missing_is_misuse_and_one_that_is_no_text_has_no_codes(tmp_path):

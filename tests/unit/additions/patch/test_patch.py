@@ -40,6 +40,7 @@ def main():
 
 main()
 '''
+MARK = "\ufeff"  # with which some editors of Windows begin a file
 ROLES = {
     "loader": ["DataLoader(", "main("],
     "optimizer": ["torch.optim.SGD(", "main("],
@@ -65,6 +66,7 @@ def patched(folder, text, wanted, roles, library="", **facts):
     """The patch of `train.py`; `roles` names its calls, the innermost first."""
     path = folder / "train.py"
     path.write_bytes(text.encode())
+    text = text.removeprefix(MARK)
     pairs = roles.items() if isinstance(roles, dict) else roles
     sites = [Site(role, [frame(path, text, call) for call in calls], library) for role, calls in pairs]
     known = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites, **facts)
@@ -123,6 +125,14 @@ def test_tabs_and_line_ends_stay(tmp_path):
     assert result.diff().endswith("\n")
 
 
+def test_a_byte_order_mark_stays_and_moves_no_edit(tmp_path):
+    result = patched(tmp_path, f"{MARK}loader = DataLoader(data, 32)\n", {"workers": 1}, LOADER)
+    assert after(result) == f"{MARK}loader = DataLoader(data, 32, num_workers=1, persistent_workers=True)\n"
+    (tmp_path / "perfkit.diff").write_text(result.diff(), encoding="utf-8")
+    subprocess.run(["git", "apply", "perfkit.diff"], cwd=tmp_path, check=True)
+    assert (tmp_path / "train.py").read_bytes() == after(result).encode()
+
+
 LOADER = {"loader": ["DataLoader("]}
 
 
@@ -133,15 +143,40 @@ LOADER = {"loader": ["DataLoader("]}
          "loader = DataLoader(data, 8, True, num_workers=4, persistent_workers=True)"),
         ("loader = DataLoader(data, num_workers=2, persistent_workers=True)\n", {"workers": 0},
          "loader = DataLoader(data, num_workers=0, persistent_workers=False)"),
+        ("loader = DataLoader(data, 32, True, None, None, 4)\n", {"workers": 2},
+         "loader = DataLoader(data, 32, True, None, None, 2, persistent_workers=True)"),
+        ("loader = DataLoader(data, 32, True, None, None, 0, None, False)\n", {"pin_memory": True},
+         "loader = DataLoader(data, 32, True, None, None, 0, None, True)"),
+        ("loader = DataLoader(*given, num_workers=2)\n", {"workers": 4},
+         "loader = DataLoader(*given, num_workers=4, persistent_workers=True)"),
     ],
 )  # fmt: skip
 def test_a_value_is_changed_where_it_is_set(text, settings, line, tmp_path):
     assert added(patched(tmp_path, text, settings, LOADER)) == [line]
 
 
+@pytest.mark.parametrize(
+    ("role", "text", "settings", "line"),
+    [
+        ("copy", "x.cuda(0, False)\n", {"non_blocking": True}, "x.cuda(0, True)"),
+        ("copy", "x.to(0, None, False)\n", {"non_blocking": True}, "x.to(0, None, True)"),
+        ("optimizer", "optim.Adamax(p, 1, b, 0, 0, None)\n", {"optimizer_impl": "foreach"},
+         "optim.Adamax(p, 1, b, 0, 0, True)"),
+        ("optimizer", "optim.SGD(*given)\n", {"optimizer_impl": "foreach"}, "optim.SGD(*given, foreach=True)"),
+    ],
+)  # fmt: skip
+def test_an_argument_without_its_name_is_changed_at_its_place(role, text, settings, line, tmp_path):
+    """A keyword for it as well would be a `TypeError` once the script runs."""
+    assert added(patched(tmp_path, text, settings, {role: [text.partition("(")[0]]})) == [line]
+
+
 REFUSED = {
     "packed": ("DataLoader(data, 8, **options)\n", {"workers": 4},
                "train.py:1: set num_workers=4 persistent_workers=True where `options` comes from"),
+    "in a list": ("DataLoader(data, 8, *rest)\n", {"workers": 4},
+                  "train.py:1: set num_workers=4 persistent_workers=True where `rest` comes from"),
+    "a variable at its place": ("DataLoader(data, 8, True, None, None, n)\n", {"workers": 4},
+                                "train.py:1: set num_workers=4 persistent_workers=True where `n` comes from"),
     "computed": ("DataLoader(data, batch_size=total // ranks)\n", {"batch_size": 8},
                  "train.py:1: set batch_size=8 where `total // ranks` comes from"),
     "an option": ('p.add_argument("-b", "--batch-size")\nDataLoader(data, a.batch_size)\n', {"batch_size": 8},
