@@ -6,16 +6,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from perfkit.cli import complain
-from perfkit.cli.options import (
-    GateOptions,
-    OutputOptions,
-    Texts,
-    TrainingOptions,
-    progress,
-    stored,
-    stored_if_possible,
-)
+from perfkit.cli import complain, options
 from perfkit.errors import InvalidValue
 from perfkit.results import Comparison, RunStore, stats
 from perfkit.show import units
@@ -25,15 +16,15 @@ from perfkit.studies.sources import Study
 
 def compare(
     sides: Annotated[
-        Texts,
+        options.Texts,
         typer.Argument(
             metavar="A B", help="each is a stage or settings (workers=2,amp=bf16); B is compared with A"
         ),
     ] = None,
     *,
-    training: TrainingOptions,
-    gate: GateOptions,
-    output: OutputOptions,
+    training: options.TrainingOptions,
+    gate: options.GateOptions,
+    output: options.OutputOptions,
     more: Annotated[
         bool, typer.Option("--more", help="add rounds to the newest stored comparison of the two")
     ] = False,
@@ -43,12 +34,16 @@ def compare(
     if len(named) != 2:
         what = f"compare was given {len(named)} side{'' if len(named) == 1 else 's'}"
         raise InvalidValue(what, "Name two: A and B, such as baseline and workers=2,amp=bf16")
-    plan = training.plan().until(gate.budget, gate.precision).fixed()
+    plan = training.plan().until(gate.seconds, gate.precision).fixed()
+    if gate.budget is not None and not plan.source().is_costly:
+        what = f"nothing is measured on {training.device}, so there is no time to limit"
+        raise InvalidValue(what, "Leave out --budget")
     a, b = (comparing.candidate(side, plan) for side in named)
-    is_needed = gate.limit is None or more
-    keeping: AbstractContextManager[RunStore | None] = stored() if is_needed else stored_if_possible()
+    keeping: AbstractContextManager[RunStore | None] = options.stored_if_possible()
+    if gate.limit is None or more:
+        keeping = options.stored()
     with keeping as store:
-        with progress() as follow:
+        with options.progress() as follow:
             if gate.limit is not None:
                 plan.source(follow).require(Study.GATE)
             known = comparing.earlier_comparison(a, b, plan, store) if store and more else None

@@ -82,11 +82,17 @@ class GateOptions:
     fail_if_slower: Annotated[
         str | None, typer.Option(help="exit with 1 only if B is slower than A by more than this, such as 3%")
     ] = None
-    budget: Annotated[float, typer.Option(help="seconds for starting and measuring", min=0)] = 90.0
+    budget: Annotated[
+        float | None, typer.Option(help="seconds for starting and measuring (default: 90)", min=0)
+    ] = None
     precision: Annotated[float, typer.Option(help="stop once the interval is ± this share", min=0)] = 0.02
 
     def __post_init__(self) -> None:
         _ = self.limit  # so that it is checked before anything is measured
+
+    @property
+    def seconds(self) -> float:
+        return 90.0 if self.budget is None else self.budget
 
     @property
     def limit(self) -> float | None:

@@ -8,6 +8,7 @@ import typer
 from perfkit.cli import options
 from perfkit.cli.show import show_session
 from perfkit.errors import InvalidValue
+from perfkit.ladder.catalogue import Budget
 from perfkit.results import Run
 from perfkit.show import sentences
 from perfkit.studies.climb import climb
@@ -36,7 +37,14 @@ class LadderOptions:
         plan = replace(plan.keeping(kept), timeout_s=self.timeout)
         if self.budget is None:
             return plan
-        return replace(plan, rule=plan.rule.within(self.budget))
+        usual = plan.rule.budget
+        if usual is None:
+            size = plan.subject.size.name
+            what = f"{size} takes {plan.rule.rounds} rounds of each stage, however long that takes"
+            raise InvalidValue(what, "Leave out --budget, or add --preset quick")
+        stage_s = max(usual.stage_s, self.budget / max(1, len(plan.ladder.stages)))
+        budget = Budget(stage_s, ladder_s=self.budget, noisy_ladder_s=self.budget)
+        return replace(plan, rule=replace(plan.rule, budget=budget))
 
 
 def run(

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
-from perfkit.ladder.catalogue import OPTIMIZATIONS, Stage
+from perfkit.ladder.catalogue import OPTIMIZATIONS, Stage, StopRule
 from perfkit.recipe import Value, parse_settings
 from perfkit.results import Comparison, Run, RunStore, continued, keep, rated, stats
 from perfkit.rules import joined
@@ -48,17 +48,22 @@ def compare(
     until then. The rounds are added to those of an `earlier` comparison of the same two. The `store` keeps
     the runs, and knows how far equal processes differ; what it cannot keep is in its `lost`.
     """
-    progress = progress or Progress()
-    rounds = max(stats.MIN_ROUNDS, plan.rule.rounds)
-    rule = replace(plan.rule, rounds=rounds, cached=0)
-    with replace(plan, rule=rule).open(progress, Study.COMPARISON, store) as source:
-        pair = source.measure(stages_of(a, b, source), rule)
-        if not all(run.status == "ok" for run in pair):
-            raise _failure(pair, store)
-        if earlier:
-            first = continued(earlier.a, pair[0])
-            pair = [first, rated(continued(earlier.b, pair[1]), first)]
-        keep(store, *pair)
+    with plan.open(progress or Progress(), Study.COMPARISON, store) as source:
+        return compare_by(source, a, b, plan.rule, earlier)
+
+
+def compare_by(
+    source: Source, a: Candidate, b: Candidate, rule: StopRule, earlier: Comparison | None = None
+) -> Comparison:
+    """Measures B and A as `compare` does, by a source that is entered."""
+    rule = replace(rule, rounds=max(stats.MIN_ROUNDS, rule.rounds), cached=0)
+    pair = source.measure(stages_of(a, b, source), rule)
+    if not all(run.status == "ok" for run in pair):
+        raise _failure(pair, source.store)
+    if earlier:
+        first = continued(earlier.a, pair[0])
+        pair = [first, rated(continued(earlier.b, pair[1]), first)]
+    keep(source.store, *pair)
     return compared(*pair)
 
 

@@ -139,7 +139,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path):
         (("compare", "workers=x", "amp"), "Allowed: a whole number"),
         (("compare", "amp"), "Name two: A and B"),
         (("referee", "none.py", "--set", "workers=2"), "unknown script"),
-        (("referee", "old.py", "new.py", "--set", "workers=2"), "--set compares one script with itself"),
+        (("referee", "--set", "workers=2", "train.py", "config.py"), "unknown script 'train.py'"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
         (("watch", "none.py"), "unknown script"),
         (("watch", "--try", "--", "torchrun", "train.py"), "without --try and --after"),

@@ -4,9 +4,8 @@ import pytest
 
 from perfkit.additions.ranks import command
 from perfkit.additions.referee.command import PART
-from perfkit.additions.referee.match import compare_whole
+from perfkit.additions.referee.match import Terms, compare_whole
 from perfkit.errors import PerfkitError
-from perfkit.studies.compare import compare
 from perfkit.studies.sources import Progress
 from tests.support import scripts
 from tests.support.ranks import FORKED
@@ -71,12 +70,12 @@ def write(tmp_path, monkeypatch):
 
 
 def judged(words, settings=(), whole=False):
-    match = command.match(words, settings, None, 0, [])
+    match = command.match(words, settings, Terms())
     if whole:
-        result = compare_whole(match, Progress())
+        found = compare_whole(match, Progress())
     else:
-        result = compare(match.a, match.b, match.plan.until(4.0, 0.5, PART), progress=Progress())
-    return result, match.verdict(result, 0.5, None, whole)
+        found = match._replace(plan=match.plan.until(4.0, 0.5, PART)).compare(Progress())
+    return found.comparison, found.verdict(0.5)
 
 
 def test_gradients_that_are_sent_once_train_the_same_over_all_ranks(write):

@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from perfkit.additions.patch import edits as patching
-from perfkit.additions.referee.match import two_scripts
+from perfkit.additions.referee.match import Terms, two_scripts
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe
 from perfkit.results import parity
 from perfkit.results.store import RunStore
-from perfkit.studies.compare import compare, compared
+from perfkit.studies.compare import compared
 from perfkit.studies.sources import Progress
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
@@ -164,9 +164,9 @@ def test_ctrl_c_ends_a_comparison_of_scripts_and_keeps_its_rounds(tmp_path, monk
         if now.stage.startswith("round 3"):
             raise KeyboardInterrupt
 
-    match, store = two_scripts("a.py", "b.py", "smoke"), RunStore()
+    match, store = two_scripts(Launch("a.py"), Launch("b.py"), Terms("smoke")), RunStore()
     with pytest.raises(KeyboardInterrupt):
-        compare(match.a, match.b, match.plan.until(30.0), progress=Progress(press), store=store)
+        match._replace(plan=match.plan.until(30.0)).compare(Progress(press), store)
     runs = {run.title: run for run in store.runs()}
     assert compared(runs["a.py"], runs["b.py"]).rounds == 2
 

@@ -9,6 +9,7 @@ from perfkit import machine
 from perfkit.additions.doctor import checkup, workshop
 from perfkit.additions.doctor.noise import measure_noise
 from perfkit.cli.options import OutputOptions, TrainingOptions, progress, stored
+from perfkit.errors import InvalidValue
 from perfkit.show import units
 from perfkit.studies import staging
 
@@ -22,13 +23,15 @@ def doctor(
     room: Annotated[
         bool, typer.Option("--workshop", help="check whether it is ready for a workshop, in half a minute")
     ] = False,
-    budget: Annotated[float, typer.Option(min=0, help="seconds for --noise")] = 300.0,
+    budget: Annotated[float | None, typer.Option(min=0, help="seconds for --noise (default: 300)")] = None,
 ) -> None:
     """Checks this machine: hardware, which stages can run here, what to fix; with --noise, its A/A noise.
 
     Verdicts take the noise into account, and do not report smaller effects. --workshop tells how busy this
     machine is, which chapters show n/a, and how long chapter 02 takes.
     """
+    if budget is not None and not noise:
+        raise InvalidValue("only --noise takes as long as it is given", "Add --noise, or leave out --budget")
     plan = training.plan()
     with progress() as follow:
         checks = workshop.checks(plan, follow) if room else checkup.checkup()
@@ -39,7 +42,7 @@ def doctor(
     with stored() if noise else contextlib.nullcontext() as store:
         if store:
             with progress() as follow:
-                result = measure_noise(plan, store, budget, progress=follow)
+                result = measure_noise(plan, store, 300.0 if budget is None else budget, follow)
             record["noise"] = spread = store.spread(plan.subject.device).sd
             counted = f"{units.plural(result.incarnations, 'incarnation')} of two equal trainings"
             noisy = f"A/A noise of {plan.subject.device}: {spread:.2%} (standard deviation)"

@@ -21,11 +21,8 @@ PANELS, SIDES = 1, 2  # of chapter 02: how many panels measure, and how many rec
 
 def checks(plan: Plan, progress: Progress) -> list[HealthCheck]:
     """Everything that determines how a workshop will go on this machine, including a short training."""
-    found = [
-        HealthCheck("Python", platform.python_version()),
-        *checkup.checkup(),
-        other_programs(seconds=3.0),
-    ]
+    python = HealthCheck("Python", platform.python_version())
+    found = [python, *checkup.checkup(), other_programs(seconds=3.0)]
     if any(check.status == "red" for check in found):
         return found  # nothing can be trained
     started = time.monotonic()

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from perfkit.additions.my_train import steps
 from perfkit.additions.my_train.steps import NAME, Version
-from perfkit.additions.referee.match import matched
+from perfkit.additions.referee.match import ScriptSide, Terms, matched
 from perfkit.additions.referee.verdict import Outcome
 from perfkit.additions.scripts.watched import Launch
 from perfkit.ladder.catalogue import Budget
@@ -17,11 +17,9 @@ from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
-from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress
 from perfkit.workloads.files import photo_folder
 
-_EDITED = "the edited file"
 _HOW = "Open it (a double click in the file browser), change a line, save it, and run this cell again."
 _NO_COPIES = "Verdict: n/a: a CPU copies no batches, so the edit changes nothing. It is kept, unmeasured."
 
@@ -50,7 +48,7 @@ def my_train(
     versions, said = steps.load(), list[Content]()
     if restore is not None or not file.exists():
         said, versions = [_written(file, steps.after(restore or "00"))], []
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8-sig")
     if not versions:
         versions = [Version(text, switches, f"as after {restore}" if restore else "the plain loop")]
         steps.save(versions)
@@ -73,7 +71,7 @@ def my_train(
 def _written(file: Path, text: str) -> str:
     """Writes the file; one with a different text keeps it under another name."""
     said = f"Wrote {file.absolute()}."
-    if file.exists() and file.read_text(encoding="utf-8") != text:
+    if file.exists() and file.read_text(encoding="utf-8-sig") != text:
         old, number = file.with_name(f"old_{NAME}"), 1
         while old.exists():
             number += 1
@@ -100,15 +98,15 @@ def _compared(
     photo_folder(steps.PHOTOS)  # a measured script may not write there
     file = Path(NAME).resolve()
     old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
-    sides = Candidate("before", before.switches), Candidate(_EDITED, now.switches)
-    match = matched(old, *sides, allowed=how.allow, more={_EDITED: new})
+    sides = ScriptSide(old, "before", before.switches), ScriptSide(new, "the edited file", now.switches)
+    match = matched(*sides, Terms(allowed=how.allow))
     rule = match.plan.rule
     if how.budget_s:
         rule = replace(rule, budget=Budget(how.budget_s))
     took_s = rule.budget.stage_s if rule.budget else 0.0
-    result = compare(match.a, match.b, replace(match.plan, rule=rule), progress=progress)
     longer = f"measure longer, with pk.my_train(budget_s={2 * max(60, took_s):.0f})"
-    verdict = match._replace(longer=longer).verdict(result, rule.precision)
+    found = match._replace(plan=replace(match.plan, rule=rule), longer=longer).compare(progress)
+    result, verdict = found.comparison, found.verdict(rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
     what = steps.named(before.text, now.text, added)
     contents: list[Content] = [

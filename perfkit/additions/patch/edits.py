@@ -12,7 +12,7 @@ from typing import Any
 
 from perfkit import registry
 from perfkit.additions.patch.source import Refused, SourceFile
-from perfkit.additions.referee.match import matched
+from perfkit.additions.referee.match import ScriptSide, Terms, matched
 from perfkit.additions.referee.verdict import Outcome
 from perfkit.additions.scripts.messages import ScriptFacts, Site
 from perfkit.additions.scripts.study import ScriptSource, script_plan
@@ -21,7 +21,6 @@ from perfkit.errors import PerfkitError
 from perfkit.recipe import Recipe, Value, shown
 from perfkit.results.parity import Check
 from perfkit.show.document import Content, Notice
-from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress
 
 PRECISION = 0.03
@@ -162,7 +161,8 @@ class _Patcher:
             if code.startswith("."):
                 _add_to_model(source, call, code)
             else:
-                source.set_arguments(call, code, ("dataset", "batch_size") if role == "loader" else ())
+                name, orders = ast.unparse(call.func).rpartition(".")[2], _TABLES["positions"]
+                source.set_arguments(call, code, orders.get(name) or orders.get(role, []))
 
 
 def _add_to_model(source: SourceFile, call: Any, suffix: str) -> None:
@@ -180,10 +180,10 @@ def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -
     """
     if not (budget_s and result.edited):
         return Check("patch", bool(result.edited), "not verified")
-    sides = Candidate("set from outside", changes=result.edited), Candidate("patched")
-    match = matched(launch, *sides, more={"patched": result.launch})
-    measured = compare(*sides, match.plan.until(budget_s, PRECISION), progress=progress)
-    verdict = match.verdict(measured, PRECISION)
+    outside = ScriptSide(launch, "set from outside", result.edited)
+    match = matched(outside, ScriptSide(result.launch, "patched"), Terms())
+    measured = match._replace(plan=match.plan.until(budget_s, PRECISION)).compare(progress)
+    verdict = measured.verdict(PRECISION)
     is_as_fast = verdict.outcome in (Outcome.FASTER, Outcome.NOT_FASTER)
     start = "verified: as fast as" if is_as_fast else f"NOT verified: {verdict.outcome}, compared"
     if verdict.outcome == Outcome.SLOWER:

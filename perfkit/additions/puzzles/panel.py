@@ -25,7 +25,6 @@ from perfkit.process.child import call
 from perfkit.results import Check, Comparison, warning_store
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
-from perfkit.studies.compare import compare
 from perfkit.studies.sources import Progress
 
 MYSTERIES = "puzzles/mysteries"
@@ -101,7 +100,7 @@ def mystery(name: str) -> Puzzle | PuzzleVerdict:
     one, file = puzzle(name), Path(f"my_{name}.py")
     if not file.exists():
         file.write_text(one.starter, encoding="utf-8")
-    source = file.read_text(encoding="utf-8")
+    source = file.read_text(encoding="utf-8-sig")
     return one if source == one.starter else one.check(source)
 
 
@@ -159,22 +158,23 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
         return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
 
     def measure(progress: Progress) -> list[Content]:
-        source = file.read_text(encoding="utf-8")
+        source = file.read_text(encoding="utf-8-sig")
         judge = "perfkit.additions.puzzles.judge:levers"
         levers = call(judge, source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
         launch = registry.load("perfkit.additions.scripts.watched:Launch")
         edited = launch(str(file), replaced=((file.resolve(), source.encode()),))
         two_scripts = registry.load("perfkit.additions.referee.match:two_scripts")
+        terms = registry.load("perfkit.additions.referee.match:Terms")(preset)
         others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
         results = []
         for number, (name, other) in enumerate(others.items()):
-            match = two_scripts(str(other), edited, preset)
+            match = two_scripts(launch(str(other)), edited, terms)
             a, plan = match.a._replace(title=name), match.plan.until(BUDGET_S, PRECISION)
             with progress.part(number, 2):
-                result = compare(a, match.b, plan, progress=progress, store=store)
-            results.append((result, match))
-        (gain, match), (light, _) = results
-        return score(gain, light, match.verdict(gain, PRECISION).losses, levers, left_out(source))
+                results.append(match._replace(a=a, plan=plan).compare(progress, store))
+        gain, light = results
+        same = gain.verdict(PRECISION).losses
+        return score(gain.comparison, light.comparison, same, levers, left_out(source))
 
     with warning_store() as store:
         return Shown(None, with_line(measure))

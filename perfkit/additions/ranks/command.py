@@ -10,15 +10,11 @@ from perfkit.additions.ranks import scaled, scaling, switches, watching
 from perfkit.additions.ranks.launch import launch_of, launch_with
 from perfkit.additions.ranks.scaling import Regime
 from perfkit.additions.ranks.started import ComparedRanks
-from perfkit.additions.referee.behaviour import Behaviour
-from perfkit.additions.referee.match import Observed, named_differences
-from perfkit.additions.referee.verdict import Match
+from perfkit.additions.referee.match import Match, Observed, ScriptSide, Terms, matched
 from perfkit.additions.scripts.command import Arguments, Module, Program
-from perfkit.additions.scripts.study import script_plan
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
-from perfkit.studies.compare import Candidate
 
 
 def watch(
@@ -86,15 +82,13 @@ class _Source(Observed):
     starts = ComparedRanks
 
 
-def match(
-    programs: list[str], settings: list[str], preset: str | None, seed: int, allow: Sequence[str]
-) -> Match:
+def match(programs: list[str], settings: list[str], terms: Terms) -> Match:
     """Two scripts under one command, or one command without and with switches that are set from outside."""
     if settings:
-        old, new = launch_of(programs), launch_of(programs, switches.parse(settings))
+        plain, switched = launch_of(programs), launch_of(programs, switches.parse(settings))
+        old, new = ScriptSide(plain, plain.program), ScriptSide(switched, switched.program)
     else:
         first, second, *command = programs
-        old, new = launch_with(command, first, first), launch_with(command, second, first)
-    observed: dict[str, Behaviour] = {}
-    plan = script_plan(old, preset, seed, source=_Source, observed=observed, more={new.program: new})
-    return Match(plan, Candidate(old.program), Candidate(new.program), observed, named_differences(allow))
+        old = ScriptSide(launch_with(command, first, first), first)
+        new = ScriptSide(launch_with(command, second, first), second)
+    return matched(old, new, terms, source=_Source)

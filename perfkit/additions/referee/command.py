@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from perfkit.additions.referee.match import compare_whole, two_scripts, with_switches
-from perfkit.additions.referee.verdict import OF_GATE, Match
+from perfkit.additions.referee.match import Match, Terms, compare_whole, two_scripts, with_switches
+from perfkit.additions.referee.verdict import OF_GATE
 from perfkit.additions.scripts.command import Module, launcher
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
@@ -17,7 +17,6 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import parse_settings
 from perfkit.registry import load
 from perfkit.results.stats import MIN_ROUNDS
-from perfkit.studies.compare import compare
 
 PART = 0.1  # the half width of an interval that is enough, as a part of the effect: ten times is soon clear
 
@@ -53,50 +52,49 @@ def referee(
     The exit code is the verdict: 0 faster, and trains the same; 1 not faster;
     3 undecided; 4 trains differently, or evaluates or saves less.
     """
-    match = _match(programs, settings or [], module, preset, seed, allow or [])
-    duration = "until both end" if whole else f"at most about {gate.budget:.0f} s once both train"
+    if whole and gate.budget is not None:
+        raise InvalidValue("--whole runs both to their end, however long that takes", "Leave out --budget")
+    match = _match(programs, settings or [], module, Terms(preset, seed, allow or []))
+    duration = "until both end" if whole else f"at most about {gate.seconds:.0f} s once both train"
     typer.echo(f"{match.a.title} and {match.b.title}: {duration}", err=True)
     with contextlib.nullcontext() if whole else cli.stored_if_possible() as store:
         with cli.progress() as follow, _failure_written(output):
             if whole:
-                result = compare_whole(match, follow)
+                found = compare_whole(match, follow)
             else:
-                plan = match.plan.until(gate.budget, gate.precision, PART)
-                result = compare(match.a, match.b, plan, progress=follow, store=store)
+                plan = match.plan.until(gate.seconds, gate.precision, PART)
+                found = match._replace(plan=plan).compare(follow, store)
+        result = found.comparison
         gated = None
         if gate.limit is not None:
-            fewest = 1 if whole else MIN_ROUNDS
-            gated = OF_GATE[gate_code(result, gate.limit, "Raise --budget", fewest=fewest)]
-        verdict = match.verdict(result, gate.precision, gated, whole)
+            fewest, remedy = (1, "Run it again") if whole else (MIN_ROUNDS, "Raise --budget")
+            gated = OF_GATE[gate_code(result, gate.limit, remedy, fewest)]
+        verdict = found.verdict(gate.precision, gated)
         document = record(result) | msgspec.to_builtins(verdict)
         title = f"{result.b.title} against {result.a.title}"
         output.deliver(title, verdict.sections(result), document, verdict=verdict.exit_code)
 
 
-def _match(
-    programs: list[str], settings: list[str], module: bool, preset: str | None, seed: int, allow: list[str]
-) -> Match:
+def _match(programs: list[str], settings: list[str], module: bool, terms: Terms) -> Match:
     """What is compared: two scripts, or one without and with `settings`; or launches of several ranks."""
-    scripts = [program for program in programs[:2] if program.endswith(".py")]
-    if settings and len(scripts) == 2:
-        what = f"--set compares one script with itself, and {scripts[0]} and {scripts[1]} are two"
-        raise InvalidValue(what, "Compare two scripts without --set, or one script with it")
     command = programs if settings else programs[2:]
     several = launcher(command[0]) if command else None
     if several and module:
         raise InvalidValue(f"-m is for python, and {command[0]} starts the scripts", "Give it there")
     if several:
-        return load(f"{several}:match")(programs, settings, preset, seed, allow)  # type: ignore[no-any-return]
+        return load(f"{several}:match")(programs, settings, terms)  # type: ignore[no-any-return]
     if settings:
         script, *arguments = programs
         launch = Launch(script, tuple(arguments), module)
-        return with_switches(launch, parse_settings(settings), preset, seed, allowed=allow)
+        match = with_switches(launch, parse_settings(settings), terms)
+        typer.echo(f"--set: {launch.describe()}, as it is and with {match.b.title}", err=True)
+        return match
     if len(programs) < 2:
         what = f"there is nothing to compare {programs[0]} with"
         raise InvalidValue(what, "Name two scripts, or one with --set switch=value")
     first, second, *arguments = programs
     old, new = (Launch(side, tuple(arguments), module) for side in (first, second))
-    return two_scripts(old, new, preset, seed, allowed=allow)
+    return two_scripts(old, new, terms)
 
 
 @contextlib.contextmanager

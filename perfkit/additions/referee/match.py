@@ -2,90 +2,112 @@
 
 import contextlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import NamedTuple
 
 from msgspec import structs
 
 from perfkit.additions.referee.behaviour import BEHAVIOUR, NAMES, WITNESS, Behaviour
-from perfkit.additions.referee.verdict import Match
+from perfkit.additions.referee.verdict import MatchResult
 from perfkit.additions.scripts.run_account import Account
 from perfkit.additions.scripts.study import UNCHANGED, Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import PerfkitError, one_of
 from perfkit.process.child import Conversation
 from perfkit.recipe import Value, shown
-from perfkit.results import OF_SCRIPTS, Comparison, Pairing, Raw, Run
+from perfkit.results import OF_SCRIPTS, Comparison, Pairing, Raw, Run, RunStore
 from perfkit.studies import record
-from perfkit.studies.compare import Candidate, stages_of
+from perfkit.studies.compare import Candidate, compare_by, stages_of
 from perfkit.studies.sides import Side
-from perfkit.studies.sources import Progress, Study
+from perfkit.studies.sources import Plan, Progress, Study
 from perfkit.worker.messages import Trained
 
 
 class Observed(ScriptSource):
-    """A source that fills `observed` with what the steps of each stage have done, by its title."""
+    """A source that looks at the steps of each stage, in the first life of its processes."""
 
     observers = (WITNESS,)
 
-    def __init__(self, *args: Any, observed: dict[str, Behaviour], **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._observed = observed
+    def load(self) -> None:
+        super().load()
+        self._seen: dict[str, Behaviour] = {}  # by the title of a stage
+
+    def seen(self, result: Comparison) -> dict[str, Behaviour]:
+        """What the steps of `a` and `b` did; without a side that ended before it was asked."""
+        sides = {"a": result.a, "b": result.b}
+        return {name: self._seen[run.title] for name, run in sides.items() if run.title in self._seen}
 
     def losses(self, run: Run) -> list[float]:
         """One for each step, however many backward passes it has."""
-        return self._observed[run.title].losses if run.title in self._observed else run.losses
+        return self._seen[run.title].losses if run.title in self._seen else run.losses
 
     def ask_more(self, side: Side) -> None:
         title, child = side.stage.title, side.child
-        if title in self._observed or child is None:
+        if title in self._seen or child is None:
             return
         memory = Memory.of(child.tree)
         with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
-            self._observed[title] = structs.replace(child.ask(BEHAVIOUR), memory=memory.peak + memory.others)
+            self._seen[title] = structs.replace(child.ask(BEHAVIOUR), memory=memory.peak + memory.others)
 
 
-def matched(
-    launch: Launch, a: Candidate, b: Candidate, *how: Any, allowed: Sequence[str] = (), **more: Any
-) -> Match:
-    """Two sides of a script; preset and seed as for `study.script_plan`, `more` as for a `ScriptSource`.
+class ScriptSide(NamedTuple):
+    """One side of a match: how it is started, its title, and switches that are set from outside."""
 
-    `allowed`: names of differences that are meant; an `InvalidValue` if there is no such difference.
-    """
-    observed: dict[str, Behaviour] = {}
-    plan = script_plan(launch, *how, source=Observed, observed=observed, **more)
-    return Match(plan, a, b, observed, named_differences(allowed))
+    launch: Launch
+    title: str
+    changes: Mapping[str, Value] = MappingProxyType({})
 
 
-def two_scripts(
-    old: Launch | str, new: Launch | str, *how: Any, allowed: Sequence[str] = (), **more: Any
-) -> Match:
+class Terms(NamedTuple):
+    """How two sides are compared: preset and seed as for `study.script_plan`."""
+
+    preset: str | None = None
+    seed: int = 0
+    allowed: Sequence[str] = ()  # names of differences that are meant
+
+
+class Match(NamedTuple):
+    """Two sides that are checked before anything starts."""
+
+    plan: Plan
+    a: Candidate
+    b: Candidate
+    allowed: Set[str]
+    longer: str = "raise --budget"  # how a person measures for longer
+
+    def compare(self, progress: Progress, store: RunStore | None = None) -> MatchResult:
+        """Measures both sides in rounds, as `studies.compare.compare` does."""
+        with self.plan.open(progress, Study.COMPARISON, store) as source:
+            assert isinstance(source, Observed)
+            result = compare_by(source, self.a, self.b, self.plan.rule)
+        return MatchResult(result, source.seen(result), self.allowed, self.longer)
+
+
+def matched(a: ScriptSide, b: ScriptSide, terms: Terms, source: type[Observed] = Observed) -> Match:
+    """Two sides as a match; an `InvalidValue` if an allowed difference does not exist."""
+    for name in terms.allowed:
+        if name not in NAMES:
+            raise one_of(name, NAMES, "difference")
+    if a.title == b.title:  # a source knows a stage by its title
+        b = b._replace(title=f"{b.title} (again)")
+    others = {} if b.launch == a.launch else {b.title: b.launch}
+    plan = script_plan(a.launch, terms.preset, terms.seed, source, others)
+    return Match(plan, Candidate(a.title, a.changes), Candidate(b.title, b.changes), set(terms.allowed))
+
+
+def two_scripts(old: Launch, new: Launch, terms: Terms) -> Match:
     """Two scripts as they stand."""
-    first, second = (Launch(side) if isinstance(side, str) else side for side in (old, new))
-    title = second.program
-    if title == first.program:  # what each has shown is kept by its title
-        title = f"{title} (again)"
-    sides = Candidate(first.program), Candidate(title)
-    return matched(first, *sides, *how, allowed=allowed, more={title: second}, **more)
+    return matched(ScriptSide(old, old.program), ScriptSide(new, new.program), terms)
 
 
-def with_switches(
-    launch: Launch, settings: Mapping[str, Value], *how: Any, allowed: Sequence[str] = (), **more: Any
-) -> Match:
+def with_switches(launch: Launch, settings: Mapping[str, Value], terms: Terms) -> Match:
     """A script as it is, and with switches that are set from outside."""
     title = ", ".join(f"{name}={shown(value)}" for name, value in settings.items())
     if "batch_size" in settings:
-        allowed = [*allowed, "samples", "updates"]
-    return matched(launch, Candidate(UNCHANGED), Candidate(title, settings), *how, allowed=allowed, **more)
-
-
-def named_differences(allowed: Sequence[str]) -> set[str]:
-    """The names of differences; an `InvalidValue` if there is no such difference."""
-    for name in allowed:
-        if name not in NAMES:
-            raise one_of(name, NAMES, "difference")
-    return set(allowed)
+        terms = terms._replace(allowed=[*terms.allowed, "samples", "updates"])
+    return matched(ScriptSide(launch, UNCHANGED), ScriptSide(launch, title, settings), terms)
 
 
 # ---------------------------------------------------------------- whole runs
@@ -96,35 +118,47 @@ TURN_S = 2.0  # seconds after which the other script goes on: what drifts on the
 class _Life:
     """One script from its start to its end."""
 
-    def __init__(self, child: Conversation, trained: Trained) -> None:
-        self.child, self.trained = child, trained
+    def __init__(self, begun: Run, child: Conversation, trained: Trained) -> None:
+        self._begun, self._child, self._trained = begun, child, trained
         self.has_ended = False
         self._memory = 0
         child.suspend()
 
     def go_on(self) -> None:
-        self.has_ended = self.child.ask("run_on", seconds=TURN_S)
-        memory = Memory.of(self.child.tree)
+        self.has_ended = self._child.ask("run_on", seconds=TURN_S)
+        memory = Memory.of(self._child.tree)
         self._memory = max(self._memory, memory.peak + memory.others)
-        self.child.suspend()
+        self._child.suspend()
 
-    def seen(self) -> tuple[Account, Behaviour]:
-        account: Account = self.child.ask("account")
-        behaviour: Behaviour = self.child.ask(BEHAVIOUR)
-        return account, structs.replace(behaviour, run=account.parts, memory=self._memory or None)
+    def ended(self) -> tuple[Run, Behaviour]:
+        """Its run, and what its steps did.
+
+        Its rate is as if both had trained on as many samples, so that a ratio of rates is one of times.
+        """
+        account: Account = self._child.ask("account")
+        behaviour: Behaviour = self._child.ask(BEHAVIOUR)
+        trained = self._trained
+        run = record.ended(
+            self._begun,
+            facts={**self._begun.facts, **trained.facts},
+            mechanism=trained.mechanisms,
+            raw=Raw(block_samples_per_s=[1e3 / account.seconds]),
+            **{name: getattr(trained, name) for name in record.AS_TRAINED},
+        )
+        return run, structs.replace(behaviour, run=account.parts, memory=self._memory or None)
 
 
-def compare_whole(match: Match, progress: Progress) -> Comparison:
+def compare_whole(match: Match, progress: Progress) -> MatchResult:
     """Runs both sides of a match to their end, in turns; nothing is looked at meanwhile but their steps.
 
     Each is run once, so the interval is how far equal processes of scripts usually differ.
     """
     plan = replace(match.plan, rule=replace(match.plan.rule, warmup_s=0.0))
     with plan.open(progress, Study.COMPARISON) as source:
-        assert isinstance(source, ScriptSource)
+        assert isinstance(source, Observed)
         stages = stages_of(match.a, match.b, source)
-        runs = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
-        lives = [_Life(*source.start(stage)) for stage in stages]
+        begun = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
+        lives = [_Life(run, *source.start(stage)) for run, stage in zip(begun, stages, strict=True)]
         order = random.SystemRandom()
         turn = 0
         while going := [life for life in lives if not life.has_ended]:
@@ -132,24 +166,8 @@ def compare_whole(match: Match, progress: Progress) -> Comparison:
             progress.reach(0.5, f"turn {turn} of both, to their end")
             for life in order.sample(going, len(going)):
                 life.go_on()
-        found = [life.seen() for life in lives]
-    for stage, (_, behaviour) in zip(stages, found, strict=True):
-        match.observed[stage.title] = behaviour
-    # As if both had trained on as many samples, so that a ratio of rates is one of times.
-    rates = [1e3 / account.seconds for account, _ in found]
-    a, b = (_run(run, life, rate) for run, life, rate in zip(runs, lives, rates, strict=True))
-    pairing = Pairing(
-        rates[1:], rates[:1], against=a.id, role="previous", interleaved=True, spread=OF_SCRIPTS
-    )
-    return Comparison(a, structs.replace(b, pairings=[pairing]), pairing)
-
-
-def _run(run: Run, life: _Life, rate: float) -> Run:
-    trained = life.trained
-    return record.ended(
-        run,
-        facts={**run.facts, **trained.facts},
-        mechanism=trained.mechanisms,
-        raw=Raw(block_samples_per_s=[rate]),
-        **{name: getattr(trained, name) for name in record.AS_TRAINED},
-    )
+        (a, seen_a), (b, seen_b) = (life.ended() for life in lives)
+    rates = b.raw.block_samples_per_s, a.raw.block_samples_per_s
+    pairing = Pairing(*rates, against=a.id, role="previous", interleaved=True, spread=OF_SCRIPTS)
+    result = Comparison(a, structs.replace(b, pairings=[pairing]), pairing)
+    return MatchResult(result, {"a": seen_a, "b": seen_b}, match.allowed, is_whole=True)

@@ -16,8 +16,6 @@ from perfkit.results import Check, Comparison, Ratio, Run
 from perfkit.results.stats import MIN_ROUNDS, judged
 from perfkit.show import units
 from perfkit.show.document import Content, Table
-from perfkit.studies.compare import Candidate
-from perfkit.studies.sources import Plan
 
 _SENTENCES = sentences(__package__, "verdict.jinja")
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
@@ -119,50 +117,43 @@ def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: b
     return Table((head, *titles), rows, note=f"{note}.")
 
 
-class Match(NamedTuple):
-    """Two sides that are checked before anything starts."""
+class MatchResult(NamedTuple):
+    """A comparison of two scripts, with what the steps of both did."""
 
-    plan: Plan
-    a: Candidate
-    b: Candidate
-    observed: dict[str, Behaviour]
-    """What the steps of both sides do, by title; filled while they are measured."""
-    allowed: Set[str]
-    """Names of differences that are meant."""
+    comparison: Comparison
+    seen: Mapping[str, Behaviour]  # of `a` and `b`, if they were looked at
+    allowed: Set[str]  # names of differences that are meant
     longer: str = "raise --budget"  # how a person measures for longer
+    is_whole: bool = False  # whether both ran to their end
 
-    def verdict(
-        self, result: Comparison, precision: float, gate: Outcome | None = None, is_whole: bool = False
-    ) -> RefereeVerdict:
-        """The verdict on a comparison, whose interval was to have a half width of this `precision`.
+    def verdict(self, precision: float, gate: Outcome | None = None) -> RefereeVerdict:
+        """The verdict on the comparison, whose interval was to have a half width of this `precision`.
 
-        `gate`: what one says of the speed; without one, B must be faster. `is_whole`: of runs to their end.
+        `gate`: what one says of the speed; without one, B must be faster.
         """
-        sides = {"a": result.a, "b": result.b}
-        seen = {name: self.observed[run.title] for name, run in sides.items() if run.title in self.observed}
-        losses = study.losses(result.a, result.b)
-        found = _differences(seen, self.allowed, result, losses, is_whole)
-        run = _run_ratio(seen, result) if len(seen) == len(sides) and not is_whole else None
-        speed = _Speed(result, precision, run, is_whole, self.longer)
-        outcome, reason = _outcome(found, seen, losses, speed, gate)
+        losses = study.losses(self.comparison.a, self.comparison.b)
+        found = _differences(self, losses)
+        run = None
+        if len(self.seen) == 2 and not self.is_whole:
+            run = _run_ratio(self.seen, self.comparison)
+        outcome, reason = _outcome(found, losses, _Speed(self, precision, run), gate)
         return RefereeVerdict(
             outcome=outcome,
             exit_code=_EXIT_CODES[outcome],
             reason=reason,
             differences=found,
             losses=losses,
-            observed=seen,
+            observed=dict(self.seen),
             run=run,
-            is_whole=is_whole,
+            is_whole=self.is_whole,
         )
 
 
-def _differences(
-    seen: Mapping[str, Behaviour], allowed: Set[str], result: Comparison, losses: Check, is_whole: bool
-) -> list[Difference]:
-    found = list(differences(*seen.values())) if len(seen) == 2 else []
-    if is_whole:
-        before, now = (sum(side.trained) or sum(side.loaded) for side in seen.values())
+def _differences(match: MatchResult, losses: Check) -> list[Difference]:
+    result, allowed = match.comparison, match.allowed
+    found = list(differences(*match.seen.values())) if len(match.seen) == 2 else []
+    if match.is_whole:
+        before, now = (sum(side.trained) or sum(side.loaded) for side in match.seen.values())
         if not math.isclose(now, before, rel_tol=1 - SAME):
             found.append(Difference("samples", f"it trains on {now:,} samples in all, not {before:,}"))
     named = _EXPLAIN_LOSSES & {one.name for one in found}
@@ -180,17 +171,15 @@ def _differences(
 class _Speed(NamedTuple):
     """What was measured of the speed of steps, and of the run."""
 
-    result: Comparison
+    match: MatchResult
     precision: float
     run: float | None
-    is_whole: bool
-    longer: str
 
     @property
     def ratio(self) -> Ratio:
         """That of whole runs has a single round, and is judged by its interval all the same."""
-        ratio = self.result.ratio
-        if not self.is_whole:
+        ratio = self.match.comparison.ratio
+        if not self.match.is_whole:
             return ratio
         half = math.log(ratio.high / ratio.ratio)
         return judged(math.log(ratio.ratio), half, MIN_ROUNDS, self.precision)
@@ -220,27 +209,28 @@ class _Speed(NamedTuple):
 
     @property
     def _clear(self) -> float:
-        return _OVERWHELMING if self.result.rounds >= _FEW_ROUNDS else math.inf
+        return _OVERWHELMING if self.match.comparison.rounds >= _FEW_ROUNDS else math.inf
 
     @property
     def is_open(self) -> bool:
-        enough = _WIDE * max(self.precision, self.result.pairing.known_spread.sd)
+        enough = _WIDE * max(self.precision, self.match.comparison.pairing.known_spread.sd)
         return self.ratio.verdict == "undecided" or self.ratio.half_width > enough
 
     @property
     def remedy(self) -> str:
-        return str(_SENTENCES.remedy(self, fmean(self.result.pairing.rounds.disturbed or [0.0])))
+        return str(_SENTENCES.remedy(self, fmean(self.match.comparison.pairing.rounds.disturbed or [0.0])))
 
 
 def _outcome(
-    found: list[Difference], seen: Mapping[str, Behaviour], losses: Check, speed: _Speed, gate: Outcome | None
+    found: list[Difference], losses: Check, speed: _Speed, gate: Outcome | None
 ) -> tuple[Outcome, str]:
     undeclared = [one for one in found if not one.allowed]
     if cheats := [f"{one.name}: {one.evidence}" for one in undeclared if one.name not in BESIDES]:
         return Outcome.TRAINS_DIFFERENTLY, "; ".join(cheats)
-    if len(seen) < 2:
+    if len(speed.match.seen) < 2:
         return Outcome.UNDECIDED, "the comparison ended before the steps were looked at"
-    if not (speed.result.a.losses or speed.result.b.losses):
+    result = speed.match.comparison
+    if not (result.a.losses or result.b.losses):
         return Outcome.UNDECIDED, losses.evidence
     if undeclared:
         return Outcome.DOES_LESS, str(_SENTENCES.less(undeclared, speed))

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -104,7 +104,7 @@ class ScriptSource(ThisMachine):
     def baseline(self) -> Recipe:
         return Recipe().replace(**self.target.own)
 
-    def start(self, stage: Stage) -> tuple[Conversation, Trained]:
+    def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
         launch = self._more.get(stage.title, self._launch)
         rule = self.plan.rule
         toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
@@ -252,9 +252,8 @@ def script_plan(
     launch: Launch,
     preset: str | None = None,
     seed: int = 0,
-    *,
     source: type[ScriptSource] = ScriptSource,
-    **more: Any,
+    more: _More = None,
 ) -> Plan:
     """The plan of a study of a script, whose device is known once it trains; `more` as for its source."""
     if not landlock.is_there():
@@ -262,4 +261,4 @@ def script_plan(
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
     subject = checked.on(workload=launch.name, code=launch.frozen().code)
-    return replace(subject, rule=rule, make_source=functools.partial(source, launch=launch, **more))
+    return replace(subject, rule=rule, make_source=functools.partial(source, launch=launch, more=more))

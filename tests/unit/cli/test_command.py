@@ -250,6 +250,21 @@ def test_a_budget_is_for_the_whole_ladder_on_a_noisy_machine_too(monkeypatch):
     assert [rule.budget for rule in asked] == [Budget(60, 90, 90), Budget(60, 345, 560)]
 
 
+@pytest.mark.parametrize(("stages", "each_s"), [("pinning", 600), ("pinning,amp", 300)])
+def test_a_large_budget_is_that_of_few_stages_too(stages, each_s, monkeypatch):
+    """They ended after a minute each, as they do without a budget."""
+    asked = []
+
+    def climbed(plan, store, progress):
+        asked.append(plan.rule.budget)
+        raise InvalidValue("enough", "")
+
+    monkeypatch.setattr(commands, "climb", climbed)
+    run(*LADDER, stages, "--preset", "quick", "--budget", "600", code=2)
+    assert asked == [Budget(each_s, 600, 600)]
+    assert asked[0].seconds(stages.count(",") + 1) == 600
+
+
 @pytest.mark.parametrize(
     "given", [["--seed", "1", "--seed", "2"], ["--workload", "photos", "--workload=tiny_gpt"]]
 )
@@ -272,6 +287,16 @@ PLAYED = ("run", "--device", "recorded:cpu-quick")
         ((*PLAYED, "--host", "ideal"), "was recorded on its own host"),
         ((*PLAYED, "-o", "r.json"), "is a recording already"),
         (("run", "--device", "sim:v100", "--budget", "9"), "nothing is measured on sim:v100"),
+        (
+            (*LADDER, "amp", "--preset", "smoke", "--budget", "9"),
+            "smoke takes 3 rounds of each stage, however",
+        ),
+        (
+            ("compare", "amp", "amp", "--device", "sim:v100", "--budget", "9"),
+            "nothing is measured on sim:v100",
+        ),
+        (("doctor", "--budget", "9"), "only --noise takes as long as it is given"),
+        (("referee", "a.py", "b.py", "--whole", "--budget", "90"), "--whole runs both to their end"),
         (("compare", "amp", "amp", "--budget", "inf"), "--budget was given inf. Give a finite number"),
         (("referee", "a.py", "b.py", "-m", "--", "torchrun"), "-m is for python"),
     ],

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.my_train import panel, steps
-from perfkit.additions.referee.verdict import Match
+from perfkit.additions.referee.match import Match
 from perfkit.errors import InvalidValue
 from perfkit.machine import devices
 from perfkit.notebook import my_train
@@ -24,26 +24,22 @@ def compared(tmp_path, data_dir, monkeypatch):
     asked = SimpleNamespace(outcome="faster", sides=[], allowed=set(), file=tmp_path / steps.NAME)
     before, after = session()[:2]
 
-    def compare(a, b, plan, progress):
-        asked.budget_s = plan.rule.budget.stage_s if plan.rule.budget else 0.0
-        sources = plan.make_source.keywords
-        texts = [
-            dict(launch.replaced)[asked.file.resolve()].decode()
-            for launch in (sources["launch"], sources["more"][panel._EDITED])
-        ]
-        asked.sides.append(list(zip((a, b), texts, strict=True)))
-        return Comparison(before, after, after.pairing("previous"))
-
-    def verdict(match, result, precision):
+    def compare(match, progress):
+        rule, source = match.plan.rule, match.plan.make_source.keywords
+        asked.budget_s = rule.budget.stage_s if rule.budget else 0.0
+        launches = source["launch"], source["more"].get(match.b.title, source["launch"])
+        texts = [dict(launch.replaced)[asked.file.resolve()].decode() for launch in launches]
+        asked.sides.append(list(zip((match.a, match.b), texts, strict=True)))
         asked.allowed = match.allowed
-        return SimpleNamespace(
+        verdict = SimpleNamespace(
             outcome=asked.outcome,
             reason=f"so it is: {match.longer}",
             sections=lambda result: ["proof", "verdict"],
         )
+        result = Comparison(before, after, after.pairing("previous"))
+        return SimpleNamespace(comparison=result, verdict=lambda precision: verdict)
 
-    monkeypatch.setattr(panel, "compare", compare)
-    monkeypatch.setattr(Match, "verdict", verdict)
+    monkeypatch.setattr(Match, "compare", compare)
     return asked
 
 
@@ -57,6 +53,8 @@ def test_it_is_written_once_and_a_file_as_it_was_is_not_measured(compared):
     first = my_train()
     assert compared.file.read_text() == steps.after("00") and find_code(first) == steps.after("00")
     assert "Your turn" in repr(my_train()) and compared.sides == []
+    compared.file.write_text(steps.after("00"), encoding="utf-8-sig")
+    assert "Your turn" in repr(my_train()) and compared.sides == [], "a byte order mark is no edit"
 
 
 def find_code(shown):

@@ -5,6 +5,7 @@ import pytest
 from perfkit.additions.ranks.command import match
 from perfkit.additions.ranks.launch import launch_of, launch_with
 from perfkit.additions.ranks.switches import in_words, of_script, parse
+from perfkit.additions.referee.match import Terms
 from perfkit.errors import InvalidValue
 
 
@@ -16,11 +17,22 @@ def scripts(tmp_path, monkeypatch):
 
 
 def test_a_command_starts_each_script_at_its_end_or_where_it_names_one(scripts):
-    sides = match(["old.py", "new.py", "torchrun", "--nproc-per-node", "2"], [], None, 0, [])
+    sides = match(["old.py", "new.py", "torchrun", "--nproc-per-node", "2"], [], Terms())
     assert (sides.a.title, sides.b.title) == ("old.py", "new.py")
     named = launch_with(["torchrun", "old.py", "--epochs", "3"], "new.py", "old.py")
     assert named.command == ("torchrun", "new.py", "--epochs", "3")
     assert launch_with(["torchrun", "-x"], "new.py", "old.py").command == ("torchrun", "-x", "new.py")
+
+
+@pytest.mark.parametrize("command", [["torchrun", "-m"], ["torchrun", "run.py"]])
+def test_each_side_is_started_with_its_own_script_whatever_else_the_command_names(command, scripts, tmp_path):
+    """Both had the title of the command, by which a side was looked up: A was started as B, and B as A."""
+    (tmp_path / "run.py").write_text("")
+    sides = match(["old", "new", *command], [], Terms())
+    assert (sides.a.title, sides.b.title) == ("old", "new")
+    source = sides.plan.source()
+    started = [source._more.get(side.title, source._launch) for side in (sides.a, sides.b)]
+    assert [launch.command for launch in started] == [(*command, "old"), (*command, "new")]
 
 
 def test_switches_make_a_side_of_the_same_command(scripts):

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from perfkit.additions.patch import edits
 from perfkit.additions.referee import behaviour, command
 from perfkit.additions.referee.behaviour import Behaviour, differences
-from perfkit.additions.referee.match import two_scripts, with_switches
-from perfkit.additions.referee.verdict import OF_GATE, Match, run_table
+from perfkit.additions.referee.match import Match, Terms, two_scripts, with_switches
+from perfkit.additions.referee.verdict import OF_GATE, MatchResult, run_table
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import app
@@ -80,8 +80,8 @@ def but(**changes):
 
 
 def verdict(speed=1, new=PLAIN, allowed="", gate=None, old=PLAIN, whole=False, **how):
-    match = Match(None, None, None, {"a": old, "b": new}, {allowed})
-    return match.verdict(comparison(speed, **how), 0.02, None if gate is None else OF_GATE[gate], whole)
+    found = MatchResult(comparison(speed, **how), {"a": old, "b": new}, {allowed}, is_whole=whole)
+    return found.verdict(0.02, None if gate is None else OF_GATE[gate])
 
 
 OFTEN = {"run_steps": 20, "marked": 4}
@@ -261,7 +261,7 @@ def test_the_sentence_and_the_table_tell_the_same_of_the_run():
     result = measured(comparison(1.4))
     times = {"steps": 0.3, "evaluation": 4.0}, {"steps": 0.4, "evaluation": 0.02}
     old, new = (but(run=run, run_steps=STEPS, marked=4, evaluations=[3, 7]) for run in times)
-    given = Match(None, None, None, {"before": old, "now": new}, set()).verdict(result, 0.02)
+    given = MatchResult(result, {"a": old, "b": new}, set()).verdict(0.02)
     table = given.sections(result)[-2]
     rows = {name: cells for name, *cells in table.rows}
     a, b = (float(text.partition(" ")[0]) for text in rows["total"])
@@ -296,21 +296,22 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.py").write_text("")
-    match = two_scripts("a/train.py", "b/train.py", "smoke")
+    a, b = Launch("a/train.py"), Launch("b/train.py")
+    match = two_scripts(a, b, Terms("smoke"))
     assert (match.plan.subject.workload, match.plan.rule.loss_steps) == ("train.py", messages.LOSSES)
     assert (match.a.title, match.b.title, match.allowed) == ("a/train.py", "b/train.py", set())
     one, other = (Launch("a/train.py", ("--size", size)) for size in ("1", "2"))
-    match = two_scripts(one, other, "smoke")
+    match = two_scripts(one, other, Terms("smoke"))
     assert (match.a.title, match.b.title) == ("a/train.py", "a/train.py (again)"), (
         "each is known by its title"
     )
-    match = with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, "smoke")
+    match = with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, Terms("smoke"))
     assert (match.a.title, match.b.title) == ("the unchanged script", "batch_size=8, compile=on")
     assert (match.b.changes["batch_size"], match.allowed) == (8, {"samples", "updates"})
     with pytest.raises(InvalidValue, match="unknown difference 'sample'"):
-        two_scripts("a/train.py", "b/train.py", allowed=["sample"])
+        two_scripts(a, b, Terms(allowed=["sample"]))
     with pytest.raises(InvalidValue, match="unknown script 'c.py'"):
-        two_scripts("a/train.py", "c.py")
+        two_scripts(a, Launch("c.py"), Terms())
 
 
 @pytest.mark.parametrize(
@@ -327,24 +328,63 @@ def test_a_patch_is_verified_by_a_verdict_only(case, said, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
 
-    def compare(a, b, plan, *_, **__):
-        plan.make_source.keywords["observed"].update(a=PLAIN, b=PLAIN)
-        return comparison(**case)
-
-    monkeypatch.setattr(edits, "compare", compare)
+    found = MatchResult(comparison(**case), {"a": PLAIN, "b": PLAIN}, set())
+    monkeypatch.setattr(Match, "compare", lambda *_: found)
     result = edits.Patch(Launch("train.py"), {"workers": 2}, {}, {})
     proof = edits.verify(result, Launch("train.py"), 30.0, Progress())
     assert proof.evidence.startswith(said) and proof.ok == (not case)
 
 
+@pytest.fixture
+def judge(data_dir, monkeypatch):
+    """Has the command find this comparison."""
+
+    def judge(result, *options):
+        plan = SimpleNamespace(until=lambda *_: None)
+        match = Match(plan, Candidate("a"), Candidate("b"), set())
+        found = MatchResult(result, {"a": PLAIN, "b": PLAIN}, set(), is_whole="--whole" in options)
+        monkeypatch.setattr(command, "_match", lambda *_: match)
+        monkeypatch.setattr(command, "compare_whole", lambda *_: found)
+        monkeypatch.setattr(Match, "compare", lambda *_: found)
+        return CliRunner().invoke(app, ["referee", "old.py", "new.py", *options])
+
+    return judge
+
+
+@pytest.mark.parametrize(("more", "remedy"), [([], "Raise --budget"), (["--whole"], "Run it again")])
+def test_a_gate_that_cannot_tell_names_a_remedy_that_there_is(more, remedy, judge):
+    """With --whole, a budget is refused."""
+    result = judge(comparison(0.97, rounds=1, spread=OF_SCRIPTS), "--fail-if-slower", "3%", *more)
+    assert result.exit_code == 3 and remedy in result.output
+
+
 @pytest.mark.parametrize("more", [[], ["--whole"]])
-def test_the_exit_code_is_the_verdict_s_where_nothing_can_be_stored(more, data_dir, monkeypatch):
-    plan = SimpleNamespace(until=lambda *_: None)
-    match = Match(plan, Candidate("a"), Candidate("b"), {"a": PLAIN, "b": PLAIN}, set())
-    monkeypatch.setattr(command, "_match", lambda *_: match)
-    for name in ("compare", "compare_whole"):
-        monkeypatch.setattr(command, name, lambda *_, **__: comparison(2.0))
+def test_the_exit_code_is_the_verdict_s_where_nothing_can_be_stored(more, judge, monkeypatch):
     monkeypatch.setattr(RunStore, "_open", Mock(side_effect=StoreError("it is read-only", "Free it")))
-    result = CliRunner().invoke(app, ["referee", "old.py", "new.py", *more])
+    result = judge(comparison(2.0), *more)
     assert result.exit_code == 0, result.output
     assert ("will not be stored: it is read-only" in result.output) == (not more), "whole runs are not kept"
+
+
+def test_with_a_switch_the_first_program_is_the_script_and_the_rest_are_its_arguments(
+    tmp_path, monkeypatch, capsys
+):
+    """As projects start it whose configurations are files of Python."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "config.py"):
+        (tmp_path / name).write_text("")
+    match = command._match(["train.py", "config.py", "--fast"], ["workers=2"], False, Terms("smoke"))
+    source = match.plan.source()
+    assert (source._launch.program, source._launch.arguments) == ("train.py", ("config.py", "--fast"))
+    assert source._more == {} and match.b.changes == {"workers": 2}
+    assert "python train.py config.py --fast, as it is and with workers=2" in capsys.readouterr().err
+
+
+def test_two_sides_of_one_title_are_started_each_by_its_own_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    one, other = (Launch("train.py", ("--size", size)) for size in ("1", "2"))
+    match = two_scripts(one, other, Terms("smoke"))
+    source = match.plan.source()
+    started = [source._more.get(side.title, source._launch).arguments for side in (match.a, match.b)]
+    assert started == [("--size", "1"), ("--size", "2")]
