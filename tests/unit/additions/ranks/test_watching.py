@@ -63,6 +63,15 @@ def test_what_is_not_seen_on_a_device_is_said(device, said):
     assert ("alike" in seen.first_sentence) == (device == "cpu")
 
 
+def test_ranks_whose_exchanges_are_not_seen_are_not_said_to_be_alike():
+    """As those of FSDP2, whose collectives are called in ways of their own."""
+    states = [replace(state, ddps=[]) for state in ranks(1.0, 1.0)]
+    about = {"command": "", "ranks": 2, "nodes": 1, "device": "cpu", "cores": 2, "threads": 1, "steps": 20}
+    seen = RanksReport(**about, lateness=lateness(states), states=states)
+    assert seen.first_sentence.startswith("No exchange between the ranks was seen")
+    assert "alike" in RanksReport(**about, lateness=lateness(states), states=ranks(1.0, 1.0)).first_sentence
+
+
 @pytest.mark.parametrize(
     ("device", "command", "said"),
     [
