@@ -219,6 +219,26 @@ CASES = {
         "    if number % 5 == 4:\n        torch.save(torch.zeros(4_000_000), 'last.pt')  # HERE\n",
         "checkpoints",
     ),
+    "a graph of the gradients": (
+        "while True:\n    step(torch.randn(4, 8), create_graph=True)\n",
+        "graph_of_gradients",
+    ),
+    "work in hooks": (
+        "seen = {}\ndef look(module, given, output):\n"
+        "    seen[module] = sorted(output.flatten().tolist() * 300)[0]  # HERE\n"
+        "for part in model:\n    part.register_forward_hook(look)\n"
+        "while True:\n    step(torch.randn(4, 8))\n",
+        "work_in_hooks",
+    ),
+    "a group for each weight": (
+        "class Many(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.parts = nn.ParameterList(torch.zeros(2) for _ in range(600))\n"
+        "    def forward(self, x):\n        return x.sum() + torch.cat(list(self.parts)).sum()\n"
+        "model = Many()\n"
+        "optimizer = torch.optim.Adam([{'params': [p]} for p in model.parameters()], 0.01)  # HERE\n"
+        "while True:\n    step(torch.randn(4, 8))\n",
+        "many_parameter_groups",
+    ),
     "a loader for each epoch": (
         "data = torch.randn(64, 8)\nwhile True:\n"
         "    loader = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)  # HERE\n"
@@ -296,6 +316,42 @@ for number in range(1_000_000):
     )
     assert seen.findings[0].cause == "evaluation"
     assert not {"waiting", "data set", "collate"} & {line.part for line in seen.evidence.lines}
+
+
+GRADIENTS = """
+for _ in range(1_000_000):
+    loss = model(torch.randn(4, 8)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward(create_graph=True)
+    {}
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("use", [
+    "sum(p.grad.pow(2).sum() for p in model.parameters()).backward()",
+    "torch.autograd.grad([p.grad for p in model.parameters()], [*model.parameters()],"
+    " [torch.ones_like(p) for p in model.parameters()], allow_unused=True)",
+])  # fmt: skip
+def test_a_graph_of_gradients_through_which_something_is_computed_is_needed(use, folder):
+    seen = watched(GRADIENTS.format(use))
+    assert "graph_of_gradients" not in [each.cause for each in seen.findings]
+
+
+def test_a_loader_that_the_script_lets_go_of_ends_its_workers_without_a_garbage_collection(folder):
+    """As it does where nobody watches: else each epoch would leave some behind."""
+    seen = watched(
+        """
+import multiprocessing
+gc.disable()
+for epoch in range(1_000_000):
+    loader = DataLoader(torch.randn(16, 8), batch_size=8, num_workers=1, persistent_workers=True)
+    for x in loader:
+        step(x)
+    assert len(multiprocessing.active_children()) <= 2, f"{len(multiprocessing.active_children())} workers"
+"""
+    )
+    assert seen.script.loader == "Tensor" and len(seen.run.epochs) > 3
 
 
 def test_a_healthy_script_is_told_nothing_that_is_not_so(folder):

@@ -163,8 +163,9 @@ def _observe(file, steps):
     from perfkit.additions.guard.outputs import Outputs
     from perfkit.additions.referee.witness import behaviour as behaviour_of
     from perfkit.additions.scripts.questions import Questions
+    from perfkit.additions.scripts.script import Part
 
-    class Observer:
+    class Observer(Part):
         def on_steps(self, ended):
             if questions.subject.steps.count >= steps:
                 file.with_suffix(".json").write_bytes(msgspec.json.encode(behaviour_of(questions)))

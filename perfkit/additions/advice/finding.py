@@ -47,6 +47,12 @@ class Finding(msgspec.Struct, frozen=True):
             return True
         return self.measured.ratio >= _HELPS and self.measured.verdict != "no measurable difference"
 
+    @property
+    def is_worth_a_sentence(self) -> bool:
+        """Whether it may be said first; a cause is seen in its line, what a switch gives is a bound."""
+        is_cause = not self.settings and (self.share or 0.0) >= WORTH_A_SENTENCE / 2
+        return self.measured is not None or is_cause or self.weight >= WORTH_A_SENTENCE
+
     def in_words(self, worth: str) -> str:
         """The finding and its remedy; `worth` says what that gains."""
         where = f"{self.where}: " if self.where else ""
@@ -72,16 +78,6 @@ def of_table(cause: str, where: str = "", share: float | None = None, **facts: A
     change = text["change"].format(share=units.percent(share or 0.0), **facts)
     urgency, kind = text.get("urgency", 0.0), text.get("kind", "time")
     return Finding(cause, evidence, change, where, share or None, urgency, kind)
-
-
-def ordered(ideas: Iterable[Finding]) -> list[Finding]:
-    """The changes that were tried and help, then untried ones, then the others; the largest gain first."""
-
-    def place(idea: Finding) -> tuple[bool, bool, float]:
-        gain = idea.measured.ratio if idea.measured else idea.weight
-        return not idea.may_help, idea.measured is None, -gain
-
-    return sorted(ideas, key=place)
 
 
 def advice_table(findings: Sequence[Finding], bound: str = "up to about") -> Table:

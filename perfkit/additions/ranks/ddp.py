@@ -16,7 +16,7 @@ from perfkit.additions.lines import Sampler
 from perfkit.additions.ranks.messages import Ddp
 from perfkit.additions.ranks.switches import FLAGS, GRADIENTS, NO_SYNC, OF_DDP, THREADS
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.script import Script, ScriptStep, is_capturing
+from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
 from perfkit.results.schema import Mechanism
 from perfkit.worker import checks
 
@@ -27,7 +27,7 @@ _HOOK = "_compress_hook"  # of `default_hooks`, after the type
 _REBUILT = 4  # steps after which the buckets of a model are those that it keeps
 
 
-class Setting:
+class Setting(Part):
     """Sets the switches that are wanted on this rank, and proves them; a part of the script."""
 
     def __init__(self, script: Script, wanted: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ from perfkit.additions.ranks.messages import BUFFERS, Exchange, Hello, LoaderOfR
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
-from perfkit.additions.scripts.script import Script, ScriptStep, is_capturing
+from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.tensors import checksum, first_tensor, tensors
 from perfkit.process.failures import explain
@@ -59,7 +59,7 @@ _WEIGHED = (3, 20, 100, 400)  # steps after which the weights are compared
 _MOST_ELEMENTS = 1 << 16  # of each of the weights that are compared
 
 
-class Joining:
+class Joining(Part):
     """Makes this process a rank, once the script has made the group of all ranks: it then has `joined`.
 
     As a part of the script, it does so without a group, too, where the process trains alone. Where nobody
@@ -108,7 +108,7 @@ class Joining:
         self._joined(hello, line)
 
 
-class RankRecorder:
+class RankRecorder(Part):
     """A part of the script that notes what it does. Only the thread that trains changes what is noted."""
 
     def __init__(self, script: Script) -> None:

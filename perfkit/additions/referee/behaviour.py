@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,18 +12,15 @@ import msgspec
 from perfkit import registry
 from perfkit.additions.scripts.messages import LOSSES
 
-WITNESS = "perfkit.additions.referee.witness:Witness"
-"""What is made in the process of a script, to note its steps."""
+WITNESS = "perfkit.additions.referee.witness:Witness"  # is made in the process of a script
 BEHAVIOUR = "perfkit.additions.referee.witness:behaviour"  # the question for a `Behaviour`
-SAME = 0.95
-"""A mean over steps is less below this share of the other one: the last batch of an epoch may be smaller."""
+SAME = 0.95  # below this share of the other mean, one is less: the last batch of an epoch may be smaller
 FEW = 0.75  # the same of steps that change weights
 _TABLES = registry.toml(__package__, "behaviour")
 NAMES: list[str] = _TABLES["names"]
+LIMIT: Any = SimpleNamespace(**_TABLES["limits"])
 BESIDES = ("evaluations", "checkpoints")  # differences that leave the training itself as it is
 MOVES_AFTER = 6  # steps between the two looks at the weights
-_OF_ALL = 0.05  # the part of all that moved from which on a parameter counts
-_FURTHER = 1.25  # how many times as far is not the same
 _PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "reached")
 
 
@@ -50,6 +48,20 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     marked: int = 0
     epochs: int = 0
     memory: int | None = None
+    left_out: int = 0
+    samples_left_out: int = 0
+
+    @property
+    def steps(self) -> int:
+        return len(self.loaded) + self.left_out
+
+    def times(self, name: str, count: int) -> int:
+        """How many `evaluations` or `checkpoints` so many steps have; one may follow the last of all."""
+        return sum(step < count or count == self.steps for step in getattr(self, name))
+
+    @property
+    def samples(self) -> int:
+        return (sum(self.trained) or sum(self.loaded)) + self.samples_left_out
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -123,22 +135,22 @@ def _of_optimizers(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     moved = []
     for name in sorted(old.moved):
         before, now = old.moved[name], new.moved[name]
-        counts = max(before / total[0], now / total[1]) ** 2 >= _OF_ALL
-        if counts and not 1 / _FURTHER <= now / max(before, 1e-30) <= _FURTHER:
-            moved.append(
-                f"{name} {now / before:.3g} times as far" if before else f"{name}, which had not moved"
-            )
+        counts = max(before / total[0], now / total[1]) ** 2 >= LIMIT.of_all
+        if counts and not 1 / LIMIT.further <= now / max(before, 1e-30) <= LIMIT.further:
+            moved.append(name + (f" {now / before:.3g} times as far" if before else ", which had not moved"))
     if moved:
         yield Difference("moved", f"{MOVES_AFTER} steps move {', '.join(moved)}")
 
 
-def times_in(side: Behaviour, name: str, count: int) -> int:
-    """How many `evaluations` or `checkpoints` so many steps have; one may follow the last of all."""
-    return sum(step < count or count == len(side.loaded) for step in getattr(side, name))
+def is_kept(number: int) -> bool:
+    """Whether what a step did is kept, by its number, so that two scripts keep the same ones."""
+    every = 1 << (number // LIMIT.full).bit_length()
+    return bool(number // LIMIT.together % every == 0)
 
 
 def _first_steps(side: Behaviour, count: int) -> Behaviour:
-    first: dict[str, Any] = {name: getattr(side, name)[:count] for name in _PER_STEP}
+    kept = sum(map(is_kept, range(count)))
+    first: dict[str, Any] = {name: getattr(side, name)[:kept] for name in _PER_STEP}
     return msgspec.structs.replace(side, **first)
 
 
@@ -148,8 +160,8 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     What only makes the same work faster is no difference: loader workers, memory formats, compilation, an
     autocast, another implementation of the optimizer, fewer waits.
     """
-    count = min(len(old.loaded), len(new.loaded))
-    often = {name: (times_in(new, name, count), times_in(old, name, count)) for name in BESIDES}
+    count = min(old.steps, new.steps)
+    often = {name: (new.times(name, count), old.times(name, count)) for name in BESIDES}
     old, new = _first_steps(old, count), _first_steps(new, count)
     yield from _of_a_step(old, new)
     yield from _of_amounts(old, new)

@@ -131,10 +131,7 @@ class _Life:
         self._child.suspend()
 
     def ended(self) -> tuple[Run, Behaviour]:
-        """Its run, and what its steps did.
-
-        Its rate is as if both had trained on as many samples, so that a ratio of rates is one of times.
-        """
+        """Its run, with a rate as if both had trained on as many samples, and what its steps did."""
         account: Account = self._child.ask("account")
         behaviour: Behaviour = self._child.ask(BEHAVIOUR)
         trained = self._trained
@@ -149,10 +146,7 @@ class _Life:
 
 
 def compare_whole(match: Match, progress: Progress) -> MatchResult:
-    """Runs both sides of a match to their end, in turns; nothing is looked at meanwhile but their steps.
-
-    Each is run once, so the interval is how far equal processes of scripts usually differ.
-    """
+    """Runs both sides to their end once, in turns; the interval is how far equal processes usually differ."""
     plan = replace(match.plan, rule=replace(match.plan.rule, warmup_s=0.0))
     with plan.open(progress, Study.COMPARISON) as source:
         assert isinstance(source, Observed)

@@ -1,14 +1,14 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from enum import StrEnum
 from statistics import fmean
 from typing import NamedTuple
 
 import msgspec
 
-from perfkit.additions.referee.behaviour import BESIDES, SAME, Behaviour, Difference, differences, times_in
+from perfkit.additions.referee.behaviour import BESIDES, LIMIT, SAME, Behaviour, Difference, differences
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.report import sentences
 from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, PARTS, STEPS
@@ -20,12 +20,6 @@ from perfkit.show.document import Content, Table
 _SENTENCES = sentences(__package__, "verdict.jinja")
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
 """Differences after which other losses are to be expected, and weights that move otherwise."""
-_WIDE = 2  # an interval wider than this many times what was asked for, or than the A/A noise, is inconclusive
-_OVERWHELMING = 2.0  # how many times as fast a side must be to be so after few rounds
-_FEW_ROUNDS = 2  # these are enough then
-_LARGE = 0.2  # the part of a run from which on something else than steps counts
-_RUN_FASTER = 1.5  # how many times as fast the run must be by that alone
-_OFTEN = 2  # how often it must have been seen on each side
 
 
 class Outcome(StrEnum):
@@ -69,27 +63,21 @@ class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
         return [*speed, *checked, *tables, f"Verdict: {self.outcome}: {self.reason}"]
 
 
-def _common_steps(sides: Iterable[Behaviour]) -> int:
-    return max(1, min(len(side.loaded) for side in sides))
-
-
 def _step_times(sides: Sequence[Behaviour], runs: Sequence[Run]) -> list[dict[str, float]]:
     """Seconds for each step of both sides by part, as far as both have shown it.
 
-    Plain steps are those of all rounds, so that both sides divide to the ratio; the first life of the
-    processes has seen the rest. What is rare is taken as often as the steps have it that both have shown: one
-    side may have gone on for a few more, and just have had one more. The start of the first epoch says
-    nothing of a step.
+    Plain steps are those of all rounds, so that both sides divide to the ratio. What is rare is taken as
+    often as in the steps that both have shown: one side may just have had one more.
     """
-    count = _common_steps(sides)
-    has_epochs = any(side.epochs > 1 for side in sides)
+    count = max(1, min(side.steps for side in sides))
+    has_epochs = any(side.epochs > 1 for side in sides)  # the start of the first one says nothing of a step
     found = list[dict[str, float]]()
     for side, run in zip(sides, runs, strict=True):
         parts = [part for part in side.run if has_epochs or part != EPOCHS]
         times = {part: side.run[part] / max(1, side.run_steps) for part in parts}
         for part, name in ((EVALUATION, "evaluations"), (CHECKPOINTS, "checkpoints")):
             if part in times and (seen := len(getattr(side, name))):
-                times[part] = side.run[part] / seen * times_in(side, name, count) / count
+                times[part] = side.run[part] / seen * side.times(name, count) / count
         if run.samples_per_s:
             times[STEPS] = run.samples_per_step / run.samples_per_s.value
         found.append(times)
@@ -105,8 +93,8 @@ def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: b
     if not is_whole:
         times = _step_times(sides, runs)
         if any(EVALUATION in spent for spent in times):
-            count = _common_steps(sides)
-            often = " and ".join(str(times_in(side, "evaluations", count)) for side in sides)
+            count = min(side.steps for side in sides)
+            often = " and ".join(str(side.times("evaluations", count)) for side in sides)
             note += f" (evaluations in the first {count:,}: {often})"
     parts = [part for part in PARTS if any(spent.get(part) for spent in times)]
     rows = [[part, *(units.duration(spent.get(part, 0.0)) for spent in times)] for part in parts]
@@ -153,7 +141,7 @@ def _differences(match: MatchResult, losses: Check) -> list[Difference]:
     result, allowed = match.comparison, match.allowed
     found = list(differences(*match.seen.values())) if len(match.seen) == 2 else []
     if match.is_whole:
-        before, now = (sum(side.trained) or sum(side.loaded) for side in match.seen.values())
+        before, now = (side.samples for side in match.seen.values())
         if not math.isclose(now, before, rel_tol=1 - SAME):
             found.append(Difference("samples", f"it trains on {now:,} samples in all, not {before:,}"))
     named = _EXPLAIN_LOSSES & {one.name for one in found}
@@ -194,12 +182,12 @@ class _Speed(NamedTuple):
         ratio = self.ratio
         if self.run is None or ratio.low <= self.run <= ratio.high:
             return False
-        is_far = not 1 / _RUN_FASTER < self.run / ratio.ratio < _RUN_FASTER
+        is_far = not 1 / LIMIT.run_faster < self.run / ratio.ratio < LIMIT.run_faster
         return is_far or (ratio.low > 1 > self.run)
 
     @property
     def is_faster(self) -> bool:
-        if self.run is not None and (self.run < 1 or self.run > _RUN_FASTER):
+        if self.run is not None and (self.run < 1 or self.run > LIMIT.run_faster):
             return self.run > 1 and not self.ratio.is_slower
         return self.ratio.is_faster or self.ratio.low > self._clear
 
@@ -209,11 +197,11 @@ class _Speed(NamedTuple):
 
     @property
     def _clear(self) -> float:
-        return _OVERWHELMING if self.match.comparison.rounds >= _FEW_ROUNDS else math.inf
+        return float(LIMIT.overwhelming) if self.match.comparison.rounds >= LIMIT.few_rounds else math.inf
 
     @property
     def is_open(self) -> bool:
-        enough = _WIDE * max(self.precision, self.match.comparison.pairing.known_spread.sd)
+        enough = LIMIT.wide * max(self.precision, self.match.comparison.pairing.known_spread.sd)
         return self.ratio.verdict == "undecided" or self.ratio.half_width > enough
 
     @property
@@ -252,11 +240,11 @@ def _of_speed(speed: _Speed, gate: Outcome | None) -> tuple[Outcome, str]:
 def _run_ratio(seen: Mapping[str, Behaviour], result: Comparison) -> float | None:
     """How many times as fast the run is, where much of it is not plain steps and was seen more than once."""
     sides = [seen["a"], seen["b"]]
-    if any(side.marked < _OFTEN for side in sides):
+    if any(side.marked < LIMIT.often for side in sides):
         return None
     times = _step_times(sides, [result.a, result.b])
     others = [1 - spent.get(STEPS, 0.0) / max(1e-9, sum(spent.values())) for spent in times]
-    if max(others) < _LARGE:
+    if max(others) < LIMIT.large:
         return None
     a, b = (sum(spent.values()) for spent in times)
     samples_a, samples_b = (fmean(side.trained) or fmean(side.loaded) or 1.0 for side in sides)

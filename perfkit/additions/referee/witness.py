@@ -9,20 +9,15 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from perfkit.additions.referee.behaviour import MOVES_AFTER, WITNESS, Behaviour
+from perfkit.additions.referee.behaviour import LIMIT, MOVES_AFTER, WITNESS, Behaviour, is_kept
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.run_account import COMPILING, START
-from perfkit.additions.scripts.script import Script, ScriptStep
+from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.tensors import first_tensor, graph
 from perfkit.worker.checks import dtype_name
 
-_LOOKED_AT = 4  # first steps whose graphs are looked at
-_MOST_APART = 7  # then the next one comes after a random number of steps, at most so many
-_WATCHED = 4096  # elements of the last weights that are watched for changes
-_MOST_KEPT = 64_000_000  # elements of the weights that are copied for some steps; every nth of more
 
-
-class Witness:
+class Witness(Part):
     """Notes what each step did. Checksums stay on the device until they are asked for: nothing waits."""
 
     def __init__(self, script: Script) -> None:
@@ -32,6 +27,8 @@ class Witness:
         self._formats: set[torch.dtype] = set()
         self._weight = torch.zeros(1)
         self._backwards = self._look_at = 0
+        self._number = 0  # of the step under way, in the count of `_facts`
+        self._samples_left_out = 0  # in steps that are not kept
         self._random = random.Random(script.settings["seed"])
         self._weights_before: dict[str, torch.Tensor] = {}
         self._moved: dict[str, torch.Tensor] = {}
@@ -56,7 +53,7 @@ class Witness:
 
     def on_graph(self, roots: Any) -> None:
         """What a loss was computed from, and in which number formats; compiled parts are one node."""
-        if self._script.is_timed or len(self._facts["loaded"]) < self._look_at:
+        if self._script.is_timed or self._number < self._look_at:
             return
         for node in graph(roots):
             self._formats |= {result.dtype for result in getattr(node, "_input_metadata", ())}
@@ -67,7 +64,7 @@ class Witness:
         """A step has ended; the first two end together, and count as one."""
         script = self._script
         facts = self._facts
-        number = len(facts["loaded"])
+        number = self._number
         count = len(steps)
         if not number:
             plain = [p for p in script.parameters() if type(p.data) is torch.Tensor and p.dim() > 1]
@@ -83,23 +80,27 @@ class Witness:
         if self._leaves:
             updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
             reached = sum(size for leaf, size in self._leaves.items() if leaf in updated)
-            self._look_at = number + (1 if number < _LOOKED_AT else self._random.randint(1, _MOST_APART))
+            self._look_at = number + (1 if number < LIMIT.looked_at else self._random.randint(1, LIMIT.apart))
         self._note(set().union(*(step.marks for step in steps)))
         most = script.samples_per_step  # batches of an evaluation may come from the same loader
         loaded = sum(min(one.samples, most) if "evaluation" in one.marks else one.samples for one in steps)
-        known = {
+        known: dict[str, Any] = {
             "loaded": loaded // count,
             "trained": sum(step.forward_samples for step in steps) // count,
             "values": self._values // count,
             "backwards": (script.backwards - self._backwards) // count,
             "batches": self._batch,
-            "weight": self._weight.detach().reshape(-1)[:_WATCHED].view(torch.uint8).sum(),
+            "weight": self._weight.detach().reshape(-1)[: LIMIT.watched].view(torch.uint8).sum(),
             "reached": reached,
         }
         if self._backwards < script.backwards <= len(script.losses):
             known["losses"] = sum(script.losses[self._backwards : script.backwards]) / count
-        for name, value in known.items():
-            facts[name].append(value)
+        if is_kept(number):
+            for name, value in known.items():
+                facts[name].append(value)
+        else:
+            self._samples_left_out += known["trained"] or known["loaded"]
+        self._number += 1
         self._backwards = script.backwards
         self._begin_step()
 
@@ -109,11 +110,11 @@ class Witness:
 
     def _note(self, marks: set[str]) -> None:
         for mark in marks & {"evaluation", "checkpoint"}:
-            self._facts[f"{mark}s"].append(len(self._facts["loaded"]))
+            self._facts[f"{mark}s"].append(self._number)
 
     def _weights(self) -> dict[str, torch.Tensor]:
         found = dict[str, torch.Tensor]()
-        step = 1 + sum(p.numel() for p in self._script.parameters()) // _MOST_KEPT
+        step = 1 + sum(p.numel() for p in self._script.parameters()) // LIMIT.most_kept
         for name, weight in self._script.model.named_parameters():
             if weight.requires_grad and type(weight.data) is torch.Tensor:
                 plain = name.replace("_orig_mod.", "").replace("module.", "")
@@ -129,6 +130,8 @@ class Witness:
         autocast = self._script.autocast if self._weight.element_size() > 2 else None  # it keeps 32 bits
         return Behaviour(
             **facts,
+            left_out=self._number - len(facts["loaded"]),
+            samples_left_out=self._samples_left_out,
             parameters=sum(p.numel() for p in self._script.parameters()),
             precision=dtype_name(min(floating, key=lambda kind: kind.itemsize)) if floating else None,
             autocast=dtype_name(autocast) if autocast else None,

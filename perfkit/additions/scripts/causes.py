@@ -1,46 +1,39 @@
 """What is avoidable in a script, and which switches to try: by what was measured or asked, never by a name.
 
-A function looks for one cause, or a few that are alike; what is said of each is in the table of `advice`.
-A plain step waits for data, then works: switches of the loading can save the wait, others a share of the
-work, by Amdahl's law. Where nothing tells, or other programs take the cores, the gain is None.
+What is said of a cause is in the table of `advice`. A plain step waits for data, then works: switches of the
+loading can save the wait, others a share of the work. Where nothing tells, the gain is None.
 """
 
+import math
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from perfkit.additions.advice.finding import Finding, Found, of_table, ordered
+from perfkit.additions.advice.finding import Finding, Found, of_table
 from perfkit.additions.lines import Line, text_at
 from perfkit.additions.scripts.evidence import AGAIN, Evidence
-from perfkit.additions.scripts.messages import TEXTS, Observation, ScriptFacts
+from perfkit.additions.scripts.messages import TEXTS, Observation, ScriptFacts, limits
 from perfkit.additions.scripts.run_account import CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, OWN, Account
 from perfkit.additions.trend import Trend
 from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units
 
-_LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
-_MANY_OBJECTS = 100_000
-_MUCH_MEMORY = 30e6
-_MANY_ROWS = 8
-_ENOUGH_STEPS = 20
-_CHEAP_SAMPLE_S = 100e-6  # rows in memory that take less cost their handling, not their content
+LIMIT = limits("causes")
+# Functions between the passes of a step that belong to the training.
 _NEEDED = re.compile(r"(_loss|cross_entropy|Loss\.forward|zero_grad|clip_grad\w*|GradScaler\.\w+)$")
-"""Functions between the passes of a step that belong to the training."""
 _BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
 _PASSES = ("forward", "backward", "step")  # roles of calls that every training makes
 _LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line", "loading_lines")
 """Causes that are a part of the wait for data."""
-_ALIKE = 0.7  # the part of the largest share from which on another one is about as large: looks scatter
-_MUCH_FREE = 0.25  # the part of the memory up to which a peak leaves plenty
-_USUAL_THREADS = 5  # of a loader worker, at most: its own, and those of its queues
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -106,15 +99,15 @@ def _outside(seen: Symptoms) -> Found:
 
     def found(cause: str, part: str, role: str, count: int, share: float) -> Finding:
         each = units.duration(account.parts.get(part, 0.0) / max(1, count))
-        facts = {"steps": account.steps, "workers": workers}
-        return of_table(cause, seen.site(role), share, count=count, each=each, **facts)
+        facts = {"steps": account.steps, "workers": workers, "count": count, "each": each}
+        return of_table(cause, seen.site(role), share, **facts)
 
     evaluating = account.running(EVALUATION)
-    if evaluating >= _LEAST:
+    if evaluating >= LIMIT.least:
         cause = "evaluation" if account.evaluations <= account.steps / 2 else "frozen_model"
         yield found(cause, EVALUATION, "evaluation", account.evaluations, evaluating)
     starting = account.running(EPOCHS)
-    if epochs > 1 and starting >= _LEAST:
+    if epochs > 1 and starting >= LIMIT.least:
         cause = "workers_restart" if workers else "epochs_start"
         if epochs >= 0.9 * account.steps:
             cause = "epoch_in_each_step"
@@ -122,28 +115,21 @@ def _outside(seen: Symptoms) -> Found:
     # Other programs make steps long, but not those of the looks with one thread.
     looked_at = seen.evidence.parts.get("checkpoint", 0.0) / (sum(seen.evidence.parts.values()) or 1.0)
     saving = max(account.running(CHECKPOINTS), looked_at)
-    if saving >= _LEAST / 2:
+    if saving >= LIMIT.least / 2:
         yield found("checkpoints", CHECKPOINTS, "checkpoint", 1, saving)
-
-
-def _gradients_in_evaluation(seen: Symptoms) -> Found:
-    grew = seen.run.evaluation_bytes
     if where := seen.site("evaluation with gradients"):
-        more = f"; the process grew by {units.size(grew)} in one" if grew > _MUCH_MEMORY else ""
+        grew = account.evaluation_bytes
+        more = f"; the process grew by {units.size(grew)} in one" if grew > LIMIT.much_memory else ""
         yield of_table("evaluation_with_gradients", where, grew=more)
 
 
-def _compiled_again(seen: Symptoms) -> Found:
-    evidence = seen.evidence
-    account = seen.run
+def _modes(seen: Symptoms) -> Found:
+    evidence, account = seen.evidence, seen.run
     is_over = any("recompile_limit" in line for line in seen.printed)
     if is_over or (account.compiled >= 3 and evidence.shapes >= 3):
         limit = "; past its limit, torch runs the model uncompiled" if is_over else ""
         facts = {"graphs": evidence.graphs, "shapes": evidence.shapes, "limit": limit}
         yield of_table("compiled_again", seen.site("forward"), account.running(COMPILING), **facts)
-
-
-def _modes(seen: Symptoms) -> Found:
     for name, place in seen.evidence.is_on.items():
         yield of_table(name, os.path.basename(place))
     if seen.script.device == "cpu" and seen.script.settings.get("amp") == "bf16" and not seen.cpu_has_bf16:
@@ -159,85 +145,67 @@ def _collections(seen: Symptoms) -> Found:
     each = units.duration(total / max(1, evidence.steps))
     places = sorted(evidence.collecting, key=evidence.collecting.__getitem__, reverse=True)
     asked_for = [place for place in places if "collect(" in text_at(place)]
-    if asked_for and share >= _LEAST / 2:
+    if asked_for and share >= LIMIT.least / 2:
         where = os.path.basename(asked_for[0])
         yield of_table("explicit_collection", where, share, each=each, text=text_at(asked_for[0]))
-    elif share >= 2 * _LEAST and total <= evidence.steps_s:  # else it was in the start of an epoch
+    elif share >= 2 * LIMIT.least and total <= evidence.steps_s:  # else it was in the start of an epoch
         yield of_table("automatic_collection", os.path.basename(places[0]), share, each=each)
 
 
 def _graph_grows(seen: Symptoms) -> Found:
     """Each backward pass walks through more of the past than the one before."""
     nodes = list(seen.evidence.nodes.items())
-    if len(nodes) < 3 or not nodes[0][1] < nodes[len(nodes) // 2][1] < nodes[-1][1]:
+    if len(nodes) < 3 or any(after <= before for (_, before), (_, after) in pairwise(nodes)):
         return
     first_step, first = nodes[0]
     last_step, last = nodes[-1]
     slower = ""
     if seen.trend and seen.trend.kind == "grows":
         slower = f"; each step takes {units.duration(seen.trend.per_step)} more than the one before"
-    if last >= 1.05 * first:
+    # Some steps of many show it, if most of the graph is what they would have made since the first one.
+    if (last - first) / (last_step - first_step) * last_step >= last / 2:
         where = seen.site("retain_graph") or seen.site("backward")
         ends = {"first": first, "last": last, "first_step": first_step, "last_step": last_step}
         yield of_table("graph_grows", where, slower=slower, **ends)
 
 
-def _state_dict(seen: Symptoms) -> Found:
-    for line, share in seen.lines(OWN):
-        if share >= _LEAST / 2 and any("state_dict" in name for name in line.calls):
-            yield of_table("state_dict_in_each_step", line.where, share, text=line.text)
-
-
-def _checkpointing(seen: Symptoms) -> Found:
-    """A forward pass is computed twice to save memory of which there is plenty."""
+def _in_steps(seen: Symptoms) -> Found:
     evidence = seen.evidence
+    for line, share in seen.lines(OWN):
+        if share >= LIMIT.least / 2 and any("state_dict" in name for name in line.calls):
+            yield of_table("state_dict_in_each_step", line.where, share, text=line.text)
     share = seen.share_of(AGAIN)
-    if share < _LEAST / 2 or not evidence.peak or evidence.peak > _MUCH_FREE * evidence.memory:
-        return
-    sizes = {"peak": units.size(evidence.peak), "memory": units.size(evidence.memory)}
-    yield of_table("checkpointing_without_need", seen.site("checkpointing"), share, **sizes)
+    is_free = evidence.peak and evidence.peak <= LIMIT.much_free * evidence.memory
+    if share >= LIMIT.least / 2 and is_free:  # computed twice, to save memory of which there is plenty
+        sizes = {"peak": units.size(evidence.peak), "memory": units.size(evidence.memory)}
+        yield of_table("checkpointing_without_need", seen.site("checkpointing"), share, **sizes)
+    share = sum(evidence.in_hooks.values()) / evidence.steps_s * seen.run.steps_share
+    if share >= LIMIT.least / 2:
+        place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
+        yield of_table("work_in_hooks", os.path.basename(place), share, text=text_at(place))
 
 
 def _weights(seen: Symptoms) -> Found:
     optimizers = sum(site.role == "optimizer" for site in seen.script.sites)
     where = seen.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
-    for cause, part in (
-        ("gradients_without_optimizer", seen.evidence.without_optimizer),
-        ("frozen_but_updated", seen.evidence.frozen),
-    ):
-        if part >= _LEAST / 2:
+    evidence = seen.evidence
+    odd = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
+    for cause, part in odd.items():
+        if part >= LIMIT.least / 2:
             yield of_table(cause, where, part=units.percent(part))
-
-
-def _dense_embedding(seen: Symptoms) -> Found:
-    rows = seen.evidence.rows
+    rows, count, kinds = evidence.rows, evidence.groups, evidence.group_kinds
     places = list(seen.lines("optimizer"))
     share = sum(part for _, part in places)
-    if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * _LEAST:
+    if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * LIMIT.least:
         yield of_table("dense_embedding", places[0][0].where, share, rows=rows.count, touched=rows.touched)
+    share = seen.share_of("optimizer")
+    if count >= LIMIT.many_groups and count >= 2 * kinds and share >= LIMIT.least / 2:
+        same = "the same settings" if kinds == 1 else f"only {kinds} different settings"
+        yield of_table("many_parameter_groups", seen.site("groups"), share, groups=count, kinds=same)
 
 
 def _handling(seen: Symptoms) -> Found:
-    data = seen.evidence.data
-    loading = seen.evidence.loading
-    share = seen.share_of(*_BATCHES)
-    if where := seen.warned_at("Creating a tensor from a list of numpy.ndarrays is extremely slow"):
-        lines = [*seen.loading_lines(), *seen.lines(OWN)]
-        yield of_table("tensor_from_list", where, sum(part for line, part in lines if line.where == where))
-        return
-    if not (data and loading and data.in_memory) or data.can_batch or share < _LEAST / 2:
-        return
-    rows = round(loading.samples / loading.batches)
-    has_own_collate = any(line.part == "collate" and not line.calls for line, _ in seen.loading_lines())
-    if rows >= _MANY_ROWS and loading.seconds / loading.samples <= _CHEAP_SAMPLE_S and not has_own_collate:
-        names = ", ".join(data.in_memory)
-        each = units.duration(loading.batch_s)
-        yield of_table("rows_one_by_one", seen.site("loader"), share, rows=rows, names=names, each=each)
-
-
-def _hdf5(seen: Symptoms) -> Found:
-    data = seen.evidence.data
-    loading = seen.evidence.loading
+    data, loading = seen.evidence.data, seen.evidence.loading
     if data and loading and data.open_files:
         rows = max(data.open_files.values())
         where = next((line.where for line, _ in seen.loading_lines()), "")
@@ -245,12 +213,25 @@ def _hdf5(seen: Symptoms) -> Found:
         share = seen.loading if rows > 1 else None
         each = units.duration(loading.seconds / loading.samples)
         yield of_table("open_hdf5", where, share, chunk=chunk, names=", ".join(data.open_files), each=each)
+    share = seen.share_of(*_BATCHES)
+    if where := seen.warned_at("Creating a tensor from a list of numpy.ndarrays is extremely slow"):
+        lines = [*seen.loading_lines(), *seen.lines(OWN)]
+        yield of_table("tensor_from_list", where, sum(part for line, part in lines if line.where == where))
+        return
+    if not (data and loading and data.in_memory) or data.can_batch or share < LIMIT.least / 2:
+        return
+    rows = round(loading.samples / loading.batches)
+    has_own_collate = any(line.part == "collate" and not line.calls for line, _ in seen.loading_lines())
+    is_cheap = loading.seconds / loading.samples <= LIMIT.cheap_sample_s
+    if rows >= LIMIT.many_rows and is_cheap and not has_own_collate:
+        names = ", ".join(data.in_memory)
+        each = units.duration(loading.batch_s)
+        yield of_table("rows_one_by_one", seen.site("loader"), share, rows=rows, names=names, each=each)
 
 
 def _workers(seen: Symptoms) -> Found:
     data = seen.evidence.data
-    memory = seen.memory
-    loader = seen.site("loader")
+    memory, loader = seen.memory, seen.site("loader")
     if not data:
         return
     facts: dict[str, Any] = {"dataset": data.kind, "workers": data.workers}
@@ -264,10 +245,10 @@ def _workers(seen: Symptoms) -> Found:
         yield of_table(cause, loader, names=", ".join(data.shared), **facts)
     if not memory or not data.workers:
         return
-    if memory.threads > _USUAL_THREADS:
+    if memory.threads > LIMIT.usual_threads:
         yield of_table("threads_of_workers", loader, threads=memory.threads, cores=seen.cores, **facts)
     grew = memory.workers_last - memory.workers_first
-    if data.objects >= _MANY_OBJECTS and grew >= _MUCH_MEMORY:
+    if data.objects >= LIMIT.many_objects and grew >= LIMIT.much_memory:
         facts |= {"grew": units.size(grew), "size": units.size(memory.workers_last), "steps": memory.steps}
         name = f"{data.kind}.{data.of[0]}"
         yield of_table("workers_copy_objects", loader, name=name, objects=data.objects, **facts)
@@ -275,22 +256,22 @@ def _workers(seen: Symptoms) -> Found:
 
 def _memory(seen: Symptoms) -> Found:
     memory = seen.memory
-    if not memory or memory.steps < _ENOUGH_STEPS or seen.run.evaluation_bytes > _MUCH_MEMORY:
+    if not memory or memory.steps < LIMIT.enough_steps or seen.run.evaluation_bytes > LIMIT.much_memory:
         return
     kept = seen.evidence.kept
-    least = _MUCH_MEMORY if kept else max(2 * _MUCH_MEMORY, 0.1 * memory.first)
     grew = memory.last - memory.first
+    least = max(2 * LIMIT.much_memory, 0.1 * memory.first)
+    if kept:  # how many steps there were is chance
+        least = min(LIMIT.much_memory, max(LIMIT.sure_memory, LIMIT.memory_of_a_step * memory.steps))
     if grew > least:
         where = next(iter(kept.values()), "")
         of = f": `{next(iter(kept))}` grows, and holds tensors with their graphs" if kept else ""
-        grew_by = units.size(grew)
-        size = units.size(memory.last)
-        yield of_table("memory_grows", where, steps=memory.steps, of=of, grew=grew_by, size=size)
+        about = {"of": of, "grew": units.size(grew), "size": units.size(memory.last)}
+        yield of_table("memory_grows", where, None, steps=memory.steps, **about)
 
 
 CAUSES: tuple[Callable[[Symptoms], Found], ...] = (
-    _outside, _gradients_in_evaluation, _compiled_again, _modes, _collections, _graph_grows, _state_dict,
-    _checkpointing, _weights, _dense_embedding, _handling, _hdf5, _workers, _memory,
+    _outside, _modes, _collections, _graph_grows, _in_steps, _weights, _handling, _workers, _memory,
 )  # fmt: skip
 
 
@@ -301,36 +282,46 @@ def _unnamed(seen: Symptoms, known: Sequence[Finding]) -> Found:
     passes |= {os.path.basename(site.place) for site in seen.script.sites if site.role in _PASSES}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     slower = ", and it takes longer and longer" if seen.growing == OWN else ""
+    own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
     for line, share in seen.lines(OWN):
         is_needed = line.where in passes or any(_NEEDED.search(name) for name in line.calls)
-        if share >= _LEAST and sees_models and line.where not in taken and not is_needed:
-            when = _when(seen, line)
+        if share >= LIMIT.least and sees_models and line.where not in taken and not is_needed:
+            is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
+            when = "in some of the steps" if is_rare else "in each step"
             yield of_table("own_line", line.where, share, text=line.text, when=when, slower=slower)
     if all((finding.share or 0.0) < seen.loading for finding in known):
         yield from _unnamed_loading(seen, taken)
-
-
-def _when(seen: Symptoms, line: Line) -> str:
-    """In which steps a line takes long: not in each, if a usual one spends less in the script's own code."""
-    own = [step.parts[-1] for step in seen.run.plain]  # the last of `OF_STEP`
-    is_rare = bool(own) and median(own) < line.seconds / seen.evidence.steps / 2
-    return "in some of the steps" if is_rare else "in each step"
 
 
 def _unnamed_loading(seen: Symptoms, taken: Collection[str]) -> Found:
     """The lines that load; those that take about as much as the first one are named together with it."""
     found = [(line, share) for line, share in seen.loading_lines() if line.where not in taken]
     found.sort(key=lambda each: -each[1])
-    alike = [(line, share) for line, share in found if share >= _ALIKE * found[0][1]]
+    alike = [(line, share) for line, share in found if share >= LIMIT.alike * found[0][1]]
     total = sum(share for _, share in alike)
     each = units.duration(seen.evidence.loading.batch_s) if seen.evidence.loading else "some time"
-    if len(alike) > 1 and total >= _LEAST:
+    if len(alike) > 1 and total >= LIMIT.least:
         shares = ", ".join(f"{line.where} `{line.text}` {units.percent(share)}" for line, share in alike)
         yield of_table("loading_lines", alike[0][0].where, total, lines=shares, each=each)
         return
     for line, share in found:
-        if share >= _LEAST:
+        if share >= LIMIT.least:
             yield of_table("loading_line", line.where, share, text=line.text, part=line.part, each=each)
+
+
+def ordered(ideas: Sequence[Finding]) -> list[Finding]:
+    """Those that were tried and help, those that were not tried, and the others; the most first."""
+    # A cause comes before a switch that may give more, if it is a plain waste, or gives about as much.
+    bounds = [idea.weight for idea in ideas if idea.settings and idea.limit == "up to"]
+    least = LIMIT.alike * max(bounds, default=0.0)
+
+    def place(idea: Finding) -> tuple[bool, bool, bool, float]:
+        is_cause = not idea.settings and idea.is_worth_a_sentence
+        leads = is_cause and (idea.kind == "waste" or idea.weight >= least)
+        gain = idea.measured.ratio if idea.measured else idea.weight
+        return not idea.may_help, idea.measured is None, not leads, -gain
+
+    return sorted(ideas, key=place)
 
 
 def findings(seen: Symptoms) -> list[Finding]:
@@ -347,8 +338,6 @@ def findings(seen: Symptoms) -> list[Finding]:
 
 
 # ---------------------------------------------------------------- switches
-
-_LEAST_GAIN = 1.03  # A smaller gain is not told from chance
 
 
 @dataclass(frozen=True)
@@ -373,15 +362,12 @@ class Switches:
     def idea(
         self, title: str, why: str, settings: Mapping[str, Value], left_s: float | None = None
     ) -> Iterator[Finding]:
-        """A switch to try, unless the first one is on already, cannot be set here, or gains nothing.
-
-        `left_s`: what a step would take at the least; None where only measuring tells.
-        """
+        """A switch, if the first can be set, and gains: a step takes `left_s` at least, if that is known."""
         first = next(iter(settings))
         gain = self.steps.step_s / left_s if left_s else None
         recipe, _ = applicable(self.own.replace(**settings), self.target)
         left = {name: new for name, (new, _) in recipe.diff(self.own).items()}
-        if first not in left or (gain is not None and gain < _LEAST_GAIN):
+        if first not in left or (gain is not None and gain < LIMIT.least_gain):
             return
         limit = "about" if first == "cpu_threads" else "up to"  # which was tried for a moment
         # Workers that have less to do leave their cores to the steps, which get faster, too.
@@ -402,9 +388,7 @@ def suggest(seen: Switches, causes: Collection[str] = ()) -> list[Finding]:
 
 
 def _loading(seen: Switches) -> Found:
-    own = seen.own
-    cores = seen.symptoms.cores
-    step_s = seen.steps.step_s
+    own, cores, step_s = seen.own, seen.symptoms.cores, seen.steps.step_s
     on_cpu = seen.target.device == "cpu"
     count = cores // 2 if on_cpu else cores
     workers = units.plural(own.workers, "worker") if own.workers else "no workers"
@@ -433,9 +417,7 @@ def _computing(seen: Switches) -> Found:
     for title, of in TEXTS["switches"].items():
         if title != "cuDNN benchmark" or seen.target.convolves:
             yield from seen.idea(title, of["why"], of["settings"])
-    why = "the optimizer's own work"
-    left_s = None
-    step = seen.symptoms.run.of_step
+    why, left_s, step = "the optimizer's own work", None, seen.symptoms.run.of_step
     if seen.target.device == "cpu" and step:  # a GPU works on by itself
         step_s = seen.steps.step_s
         share = step["optimizer"] / max(sum(step.values()), 1e-9)

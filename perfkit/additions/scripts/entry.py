@@ -1,8 +1,7 @@
 """The way into a script's interpreter: copied as `sitecustomize.py` into a folder on its `PYTHONPATH`.
 
-Python imports it first. It restores path and environment, runs the user's own `sitecustomize`, keeps the
-user's files from being changed, and waits for `import torch`: only then is the rest loaded, from the folder
-that the parent named.
+Python imports it first. It restores path and environment, runs the user's own `sitecustomize`, keeps files
+from being changed, and waits for `import torch`: only then is the rest loaded, from the parent's folder.
 """
 
 import importlib.machinery

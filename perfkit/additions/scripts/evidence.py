@@ -6,7 +6,9 @@ import gc
 import linecache
 import os
 import re
+import statistics
 import sys
+import timeit
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -19,29 +21,24 @@ import torch
 from torch import nn
 
 from perfkit.additions.guard.outputs import clock
-from perfkit.additions.lines import Line, Sampler, lines
+from perfkit.additions.lines import Line, Sampler, lines, own_time
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
-from perfkit.additions.scripts.script import Script, is_capturing
+from perfkit.additions.scripts.messages import limits
+from perfkit.additions.scripts.script import Part, Script, is_capturing
 from perfkit.additions.tensors import first_tensor, graph, tensors
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
 from perfkit.worker import checks
 from perfkit.worker.procedure import Procedure
 
-QUESTION = "perfkit.additions.scripts.evidence:evidence"
-STATE = "perfkit.additions.scripts.evidence:denormals"
+QUESTION, STATE = f"{__name__}:evidence", f"{__name__}:denormals"
 NOT_STEPS = ("evaluation", "start", "checkpoint")  # parts that are not of a plain step
 AGAIN = "forward again"  # the part of a backward pass in which gradient checkpointing computes forward again
-_FEWEST = 3
-_MOST_NODES = 50_000
-_MOST_SHAPES = 1000
-_LONG_S = 1e-3  # A garbage collection for which the line is looked up, which takes a while itself
-_SLOW = 2  # how many times as long a product of denormal numbers takes to count
-_MULTIPLIED = 20_000  # numbers of such a product
-_TIMES = 10  # how often it is taken
-_FIRST = 256  # values of a weight that are looked at for changes
-_MOST_VALUES = 5_000_000  # of an optimizer's state, which are looked at for denormal ones
+LIMIT = limits("evidence")
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
+_WEIGHTS = {"params", "param_names"}  # of a group of an optimizer: all else are its settings
+_IN_PASSES = ("forward", "backward", AGAIN)
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -72,6 +69,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, str] = {}
     without_optimizer: float = 0.0
     frozen: float = 0.0
+    step_s: float = 0.0
+    in_hooks: dict[str, float] = {}
+    groups: int = 0
+    group_kinds: int = 0
     peak: int | None = None
     memory: int = 0
 
@@ -85,7 +86,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.steps * sum(self.of_step.values()), 1e-9)
 
 
-class Inquiry:
+class Inquiry(Part):
     """Notes what is asked for later; a part of the script."""
 
     def __init__(self, script: Script) -> None:
@@ -121,14 +122,14 @@ class Inquiry:
                 checks.synchronize(script.device)
 
     def on_input(self, given: Any) -> None:
-        if "torch._dynamo" in sys.modules and len(self.shapes) < _MOST_SHAPES:
+        if "torch._dynamo" in sys.modules and len(self.shapes) < LIMIT.most_shapes:
             tensor = first_tensor(given)
             if tensor is not None:
                 self.shapes.add(tuple(tensor.shape))
 
     def on_graph(self, roots: Any) -> None:
         if self.is_counting:
-            self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, _MOST_NODES))
+            self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, LIMIT.most_nodes))
             self.is_on = dict(_modes(self._script))
 
 
@@ -139,7 +140,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     sampler = Sampler(session.run_account.part_now, script.place)
     collecting = defaultdict[str, float](float)
     until = clock() + seconds
-    count = 0
+    took = list[float]()
     own_threads = torch.get_num_threads()
     torch.set_num_threads(threads or own_threads)
     inquiry.is_counting = script.waits_for_device = True
@@ -152,18 +153,20 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
             _collections(script, session.run_account.part_now, collecting),
             sampler.running(),
         ):
-            while count < _FEWEST or clock() < until:
-                yield
-                count += 1
+            while len(took) < LIMIT.fewest or clock() < until:
+                step = yield
+                took.append(step.seconds)
     finally:
         inquiry.is_counting = script.waits_for_device = False
         torch.set_num_threads(own_threads)
     without_optimizer, frozen = _odd_weights(script, before)
+    groups = [{key: group[key] for key in sorted({*group} - _WEIGHTS)} for group in script.groups()]
     parts = defaultdict[str, float](float)
     for (part, _), spent in sampler.times.items():
         parts[part] += spent
     return Evidence(
-        steps=count,
+        steps=len(took),
+        step_s=statistics.median(took),
         parts=dict(parts),
         lines=lines(sampler.times),
         loading=watch.total(),
@@ -180,6 +183,9 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         kept=dict(_kept(script, sizes)),
         without_optimizer=without_optimizer,
         frozen=frozen,
+        in_hooks=_in_hooks(script, sampler),
+        groups=len(groups),
+        group_kinds=len({repr(settings) for settings in groups}),
         peak=checks.peak_bytes(script.device)[0],
         memory=_memory_for(script.device),
     )
@@ -188,16 +194,17 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
 @contextlib.contextmanager
 def _collections(script: Script, part_now: Callable[[], str], seconds: dict[str, float]) -> Iterator[None]:
     """Adds up the time of garbage collections in plain steps, of long ones by the line under way."""
-    began = clock()
+    began = own_time()
 
-    def note(phase: str, _: Any) -> None:
+    def note(phase: str, about: dict[str, Any]) -> None:
         nonlocal began
-        now = clock() - script.steps.now.spent["start"]  # a loader that is collected ends its workers
+        tell = own_time if about["generation"] == 2 else clock  # the others are short and many
+        now = tell() - script.steps.now.spent["start"]  # a loader that is collected ends its workers
         if phase == "start":
             began = now
         elif part_now() not in NOT_STEPS:
             took = now - began
-            place = script.call_under_way("collection").place if took > _LONG_S else ""
+            place = script.call_under_way("collection").place if took > LIMIT.long_s else ""
             seconds[place] += took
 
     gc.callbacks.append(note)
@@ -215,6 +222,7 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
         "tracing": sys.gettrace() is not None,
         "python_profiler": sys.getprofile() is not None,
         "new_optimizers": 2 * script.new_optimizers > script.steps.count,
+        "graph_of_gradients": 2 * script.unused_graphs > script.steps.count,
         "float64": any(p.dtype == torch.float64 for p in script.parameters()),
     }
     for name in [name for name, is_on in asked.items() if is_on]:
@@ -233,7 +241,7 @@ def _containers() -> Iterator[tuple[str, Any, str]]:
 def _kept(script: Script, sizes: Mapping[int, int]) -> Iterator[tuple[str, str]]:
     """Lists that have grown by tensors with their graphs since they had these sizes, and the lines."""
     for name, held, file in _containers():
-        has_grown = len(held) - sizes.get(id(held), len(held)) >= _FEWEST
+        has_grown = len(held) - sizes.get(id(held), len(held)) >= LIMIT.fewest
         if has_grown and any(tensor.grad_fn is not None for tensor in tensors(held[-1])):
             yield name, _added_at(name, script.place(file))
 
@@ -248,7 +256,7 @@ def _added_at(name: str, file: str) -> str:
 
 def denormals(session: Any) -> float:
     """The share of denormal numbers in the optimizers' state now; 0 where this CPU is not slow with them."""
-    if _product_s(1e-41) < _SLOW * _product_s(0.5):
+    if _product_s(1e-41) < LIMIT.slow * _product_s(0.5):
         return 0.0
     found = total = 0
     for value in tensors([optimizer.state for optimizer in session.subject.optimizers]):
@@ -256,26 +264,21 @@ def denormals(session: Any) -> float:
             sizes = numpy.abs(value.detach().numpy())  # torch itself may flush them
             found += int(((sizes > 0) & (sizes < numpy.finfo(numpy.float32).tiny)).sum())
             total += sizes.size
-        if total > _MOST_VALUES:
+        if total > LIMIT.most_values:
             break
     return found / total if total else 0.0
 
 
 def _product_s(value: float) -> float:
     """Seconds of a product of numbers, at the least."""
-    numbers = torch.full((_MULTIPLIED,), value)
-    took = list[float]()
-    for _ in range(_TIMES):
-        start = clock()
-        torch.mul(numbers, 0.5)
-        took.append(clock() - start)
-    return min(took)
+    numbers = torch.full((LIMIT.multiplied,), value)
+    return min(timeit.repeat(lambda: torch.mul(numbers, 0.5), number=1, repeat=LIMIT.times))
 
 
 def _first_values(script: Script) -> dict[int, torch.Tensor]:
     """Some values of each weight, those of sharded ones excepted, which other ranks would have to send."""
     plain = [weight for weight in script.parameters() if type(weight.data) is torch.Tensor]
-    return {id(weight): weight.detach().reshape(-1)[:_FIRST].clone() for weight in plain}
+    return {id(weight): weight.detach().reshape(-1)[: LIMIT.first].clone() for weight in plain}
 
 
 def _odd_weights(script: Script, before: Mapping[int, torch.Tensor]) -> tuple[float, float]:
@@ -297,6 +300,19 @@ def _odd_weights(script: Script, before: Mapping[int, torch.Tensor]) -> tuple[fl
     return without_optimizer / total, frozen / total
 
 
+def _in_hooks(script: Script, sampler: Sampler) -> dict[str, float]:
+    """Seconds of the passes that functions of the user's took as hooks of a module, by the line."""
+    held = [getattr(part, kind) for part in script.modules() for kind in _HOOKS]
+    codes = [getattr(hook, "__code__", None) for hooks_of_part in held for hook in hooks_of_part.values()]
+    functions = {(sampler.users(code.co_filename), code.co_qualname) for code in codes if code}
+    seconds = defaultdict[str, float](float)
+    for (name, stack), spent in sampler.times.items():
+        of_hooks = [spot for spot in stack if (spot.file, spot.function) in functions]
+        if of_hooks and name in _IN_PASSES:
+            seconds[f"{of_hooks[0].file}:{of_hooks[0].line}"] += spent
+    return dict(seconds)
+
+
 def _memory_for(device: torch.device) -> int:
     """Bytes that this training could have: what it has now, and what is free."""
     if device.type == "cuda":
@@ -305,8 +321,8 @@ def _memory_for(device: torch.device) -> int:
 
 
 def _rows(script: Script) -> Rows | None:
-    parts = [part for model in script.model for part in model.modules()]
-    tables = [part for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag) and not part.sparse]
+    kinds = nn.Embedding | nn.EmbeddingBag
+    tables = [part for part in script.modules() if isinstance(part, kinds) and not part.sparse]
     known = [table.weight for table in tables if table.weight.grad is not None]
     if not known:
         return None

@@ -1,7 +1,6 @@
 """The places at which a script's torch is listened to, and the check that they are as this code expects.
 
-Most are private, so a new version of torch may change them. Then a script is refused in words before its own
-code runs: steps that are not seen would end in wrong numbers.
+Most are private: where a new version of torch has changed them, a script is refused in words.
 """
 
 import functools
@@ -72,11 +71,10 @@ def wrap(place: str, function: Callable[..., Any]) -> None:
 
 
 class ModuleCalls:
-    """Calls of modules, as a script makes them: at a place that torch looks at before the module's own code.
+    """Calls of modules, as a script makes them: at `_compiled_call_impl`, where torch looks first.
 
-    The place is `_compiled_call_impl`, of a module or of all of them: the module's class, hooks and
-    parameters stay as they are. It is not a patched `Module.__call__`, nor a function: a
-    `torch.compile(model)` of the script would trace it.
+    A module's class, hooks and parameters stay as they are. It is not a patched `Module.__call__`, nor a
+    function: a `torch.compile(model)` of the script would trace it.
     """
 
     def __init__(self, unknown: Callable[..., Any]) -> None:

@@ -19,18 +19,16 @@ import numpy
 import torch
 from torch.utils import data
 
-from perfkit.additions.guard.outputs import clock
-from perfkit.additions.lines import Line, Sampler, lines, merged
+from perfkit.additions.lines import Line, Sampler, lines, merged, own_time
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.messages import Site
-from perfkit.additions.scripts.script import MOST_LOOKS, Script
+from perfkit.additions.scripts.script import MOST_LOOKS, Part, Script
 from perfkit.additions.tensors import attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
 _FILES = hooks.TABLES["files"]["names"]
-_DEPTH = 3  # how deep containers of a data set are looked into
-_WIDTH = 50  # how long they may be
+_DEPTH, _WIDTH = 3, 50  # how deep containers of a data set are looked into, and how long they may be
 _OF_A_FETCH = ("data set", "collate")  # the parts of a script that fetches a batch
 
 
@@ -87,7 +85,7 @@ class Watch:
                 return collate(samples)
 
         fetcher.collate_fn = timed
-        start = clock()
+        start = own_time()
         try:
             with script.doing("data set"):
                 yield
@@ -95,7 +93,7 @@ class Watch:
             fetcher.collate_fn = collate
         self._here.batches += 1
         self._here.samples += len(indices) if isinstance(indices, list | tuple) else 1
-        self._here.seconds += clock() - start
+        self._here.seconds += own_time() - start
         if in_worker:
             seen = dict(self._sampler.times)  # other parts are those of the process that it is a copy of
             self._here.lines = lines({key: seen[key] for key in seen if key[0] in _OF_A_FETCH})
@@ -192,10 +190,11 @@ def _objects(value: Any) -> int:
 
 
 ARGUMENTS: dict[str, str] = hooks.TABLES["arguments"]  # switches that are arguments of `DataLoader`
+_SEEN = "_perfkit_seen"
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 
 
-class Loaders:
+class Loaders(Part):
     """The `DataLoader`s of a script, and what is known of each."""
 
     def __init__(self, script: Script) -> None:
@@ -204,11 +203,10 @@ class Loaders:
         self.asked_worker = mmap.mmap(-1, 1)  # whether code that loads has asked which worker it is
         self._is_watched = mmap.mmap(-1, 1)
         self._watch = Watch(script)
-        self._looks = 0
+        self._looks, self._is_fetching = 0, False
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
         self._ledger = BatchLedger()
-        self._is_fetching = False
         hooks.wrap("torch.utils.data.DataLoader.__init__", self._make)
         hooks.wrap(f"{hooks.ITERATOR}.__init__", self._begin_epoch)
         hooks.wrap(f"{hooks.ITERATOR}._reset", self._begin_epoch)
@@ -243,17 +241,15 @@ class Loaders:
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # The indices are those of the batches that are under way.
-        iterator._perfkit = SimpleNamespace(loader=loader, indices=deque(), has_begun=False)
-        part = "evaluation" if self._ledger.is_for_evaluation(loader) else "start"
-        self._script.tell("fetch")
+        iterator._perfkit = SimpleNamespace(loader=_as_seen(loader), indices=deque(), has_begun=False)
+        part = "evaluation" if self._ledger.is_for_evaluation(iterator._perfkit.loader) else "start"
+        self._script.tell(lambda part: part.on_fetch())
         with self._script.doing(part):
             plain(iterator, loader, *args, **kwargs)
 
     def _end_workers(self, plain: Any, iterator: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            plain(iterator)
-            return
-        with self._script.doing("start"):
+        is_main = threading.current_thread() is threading.main_thread()
+        with self._script.doing("start") if is_main else contextlib.nullcontext():
             plain(iterator)
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
@@ -271,7 +267,7 @@ class Loaders:
         if not is_main or self._is_fetching:
             return plain(iterator)
         script.steps.begin()
-        script.tell("fetch")
+        script.tell(lambda part: part.on_fetch())
         is_evaluating = self._ledger.is_evaluating(epoch.loader)
         is_first = not epoch.has_begun
         epoch.has_begun = self._is_fetching = True
@@ -288,13 +284,13 @@ class Loaders:
             samples = size(batch)
         self._ledger.fetch(epoch.loader, samples, is_first)
         if not torch.is_grad_enabled():
-            script.tell("evaluation")
+            script.tell(lambda part: part.on_evaluation())
         is_seen = script.steps.are_first
         self._batch_ids = {id(tensor) for tensor in tensors(batch)} if is_seen else set()
         if is_seen and not is_evaluating and script.loader_pins:
             script.are_pinned = any(tensor.is_pinned() for tensor in tensors(batch))
         if not is_evaluating:
-            script.iterator = iterator
+            script.iterator = SimpleNamespace(_workers=getattr(iterator, "_workers", []))
         return batch
 
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -358,6 +354,16 @@ class Loaders:
             script.loader = batch.loader
             if site := self._sites.get(id(getattr(batch.loader, "dataset", None))):
                 script.sites["loader"] = [site]
+
+
+def _as_seen(loader: Any) -> Any:
+    """A loader as it is, but without its iterator: that ends its workers once the script lets go of it."""
+    seen = loader.__dict__.get(_SEEN)
+    if seen is None:
+        seen = object.__new__(type(loader))
+        seen.__dict__.update(loader.__dict__, _iterator=None)
+        loader.__dict__[_SEEN] = seen
+    return seen
 
 
 def _random_state() -> int:

@@ -1,5 +1,7 @@
 """What a watched script says of itself, as typed data."""
 
+from enum import StrEnum
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,6 +14,18 @@ from perfkit.worker.messages import Block, DeviceFacts
 TEXTS: dict[str, dict[str, Any]] = registry.toml(__package__, "texts")
 LOSSES = 8  # first losses that are compared
 SETTABLE = tuple(name for name in switches() if name not in TEXTS["by_hand"])
+
+
+def limits(module: str) -> Any:
+    """The numbers of a module in `limits.toml`, as attributes."""
+    return SimpleNamespace(**registry.toml(__package__, "limits")[module])
+
+
+class RandomData(StrEnum):
+    """Why workers give other samples: the data set draws random numbers, or holds generators."""
+
+    DRAWN = "drawn"
+    HELD = "held"
 
 
 def failed(name: str, kind: type[RunFailed] = RunFailed, **facts: object) -> RunFailed:

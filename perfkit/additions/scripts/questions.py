@@ -1,8 +1,7 @@
 """What a script can be asked, in its own process: at the end of every step it answers the parent's questions.
 
-A method of `Questions` is a question, answered at once or by a procedure, a generator that is sent the
-script's steps (`worker.procedure`). While one wants steps the script goes on; otherwise it waits here, in its
-own thread.
+A method of `Questions` is a question, answered at once or by a procedure, which is sent the script's steps
+(`worker.procedure`). While one wants steps the script goes on; otherwise it waits here, in its own thread.
 """
 
 import atexit
@@ -26,11 +25,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
 from perfkit.additions.guard.outputs import Outputs, Write, clock
-from perfkit.additions.scripts import evidence, hooks
+from perfkit.additions.scripts import evidence, hooks, messages
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
-from perfkit.additions.scripts.messages import SETTABLE, TEXTS, Observation, ScriptFacts, failed
 from perfkit.additions.scripts.run_account import Account, RunAccount
-from perfkit.additions.scripts.script import Script, ScriptStep
+from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.errors import RunFailed, TrainingEnded, TrainingRaised
 from perfkit.process import Answer
@@ -43,18 +41,14 @@ from perfkit.worker import checks
 from perfkit.worker.messages import Trained
 from perfkit.worker.procedure import WINDOW, Procedure, Procedures
 
-_MANY = 40  # steps that must fit in the time, so that a script is warmed up before it is observed
-_WARMUP_S = 3.0  # for so long at most
-_LEAST_S = 1.0  # and then observed for so long at least
-_WARMUP_LONGER = 3  # how many times as long as planned a warm-up of a planned number of steps may take
-_LONG = 4  # steps of a slice from which on one more, to look at, is cheap; else every fourth slice has one
+LIMIT = messages.limits("questions")
 
 
 class Ended(Exception):
     """The script has come to its end while a question was answered."""
 
 
-class Questions(Procedures):
+class Questions(Procedures, Part):
     """Makes loaders, models and optimizers of this process report; answers from what they have shown."""
 
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
@@ -79,7 +73,7 @@ class Questions(Procedures):
         self.inquiry, self.run_account = evidence.Inquiry(script), RunAccount(script)
         hooks.wrap("torch.save", functools.partial(_save, script))
         script.parts += [self.loaders, self._models, Updates(script), self.inquiry, self.run_account]
-        self.observers = {place: load(place)(script) for place in settings["observers"]}  # of additions
+        self.observers: dict[str, Part] = {place: load(place)(script) for place in settings["observers"]}
         script.parts += [*self.observers.values(), self]
         hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
@@ -91,7 +85,7 @@ class Questions(Procedures):
     def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Procedure:
         """`Trained`: first steps, whose losses are kept, then a warm-up, equally long on all sides."""
         script = self._script
-        until = clock() + _WARMUP_LONGER * warmup_s
+        until = clock() + LIMIT.warmup_longer * warmup_s
         first = yield from self.take(loss_steps, "first steps", early=self._early)
         warm = yield from self.take(1, "warm-up", warmup_steps, lambda: clock() > until)
         self._step_s = statistics.median(warm.step_s[-WINDOW:])
@@ -99,9 +93,9 @@ class Questions(Procedures):
         backwards = round(len(first.plain) * script.batches_per_step)
         facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
         if self.loaders.drawn[0]:
-            facts["data"] = TEXTS["random"]["drawn"]
+            facts["data"] = messages.RandomData.DRAWN
         elif script.loader is not None and (own := data_facts(script.loader, 0).generators):
-            facts["data"] = TEXTS["random"]["held"].format(names=", ".join(own))
+            facts |= {"data": messages.RandomData.HELD, "generators": ", ".join(own)}
         return Trained(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
             facts={"step": script.step_in_words(), **facts},
@@ -118,7 +112,7 @@ class Questions(Procedures):
         if not self.observers:
             return (yield from super().slice(samples, seconds))
         self._slices += 1
-        if self.steps_for(samples, seconds) >= _LONG or self._slices % _LONG == 0:
+        if self.steps_for(samples, seconds) >= LIMIT.long or self._slices % LIMIT.long == 0:
             yield from self.take(1, "measuring")
         self._script.is_timed = True
         try:
@@ -133,21 +127,23 @@ class Questions(Procedures):
             yield
         return steps.count * self._script.samples_per_step
 
-    def describe(self) -> ScriptFacts:
+    def describe(self) -> messages.ScriptFacts:
         script, loader = self._script, self._script.loader
-        return ScriptFacts(
+        models = [getattr(model, "_orig_mod", model) for model in script.model]
+        inner = [each.module if isinstance(each, DistributedDataParallel) else each for each in models]
+        return messages.ScriptFacts(
             device=script.device.type,
             facts=checks.facts(script.device),
             startup_s=self._startup_s,
             step_s=self._early[-1].seconds,
-            models=[type(_inner(model)).__name__ for model in script.model],
+            models=[type(model).__name__ for model in inner],
             parameters=sum(p.numel() for p in script.parameters()),
             optimizers=[type(optimizer).__name__ for optimizer in script.optimizers],
             has_fused=all("fused" in group for group in script.groups()),
             loader="" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
             step_is=script.step_in_words(),
             samples_per_step=script.samples_per_step,
-            convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in script.model.modules()),
+            convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in script.modules()),
             settings=self._settings(),
             refused=self._why_not(),
             sites=[site for sites in script.sites.values() for site in sites],
@@ -160,16 +156,16 @@ class Questions(Procedures):
         until = clock() + seconds
         with self.run_account.counting(is_timed=True):
             try:
-                if _MANY * self._early[-1].seconds < seconds:
-                    yield from self.warm_up(min(_WARMUP_S, seconds / 10))
-                    steps = max(steps, math.ceil(_LEAST_S / self._step_s))
+                if LIMIT.many * self._early[-1].seconds < seconds:
+                    yield from self.warm_up(min(LIMIT.warmup_s, seconds / 10))
+                    steps = max(steps, math.ceil(LIMIT.least_s / self._step_s))
                 yield from self.take(1, "measuring", steps, lambda: clock() > until)
             except Ended:
                 if not self.under_way.plain:
                     raise
                 self.time_steps()
                 ended = True
-        return Observation(block=self.under_way.block(), ended=ended)
+        return messages.Observation(block=self.under_way.block(), ended=ended)
 
     def run_on(self, steps: float = math.inf, seconds: float = math.inf) -> Procedure:
         """Goes on at the script's own speed, until so many steps or for so many seconds; whether it ended."""
@@ -188,14 +184,15 @@ class Questions(Procedures):
     def _settings(self) -> dict[str, Any]:
         script = self._script
         unknown = {*ARGUMENTS} if script.loader is None else set()
-        values = {name: getattr(script, name)()[0] for name in SETTABLE if name not in unknown}
+        values = {name: getattr(script, name)()[0] for name in messages.SETTABLE if name not in unknown}
         return {name: value for name, value in values.items() if value is not None}
 
     def _why_not(self) -> dict[str, str]:
         script = self._script
         loader = script.loader
-        why = TEXTS["refused"]
-        reasons = {name: f"needs the script's own code: {edit}" for name, edit in TEXTS["by_hand"].items()}
+        why = messages.TEXTS["refused"]
+        edits = messages.TEXTS["by_hand"]
+        reasons = {name: f"needs the script's own code: {edit}" for name, edit in edits.items()}
         if script.device.type != "cuda":
             on_cuda = [name for name, switch in switches().items() if switch.needs == "cuda"]
             reasons |= dict.fromkeys(on_cuda, why["not_on_cuda"])
@@ -259,10 +256,10 @@ class Questions(Procedures):
                 self._send(Answer(answer, asked.number))
             except Ended:
                 pace = {"steps": self._script.steps.count, "each": units.duration(self._early[-1].seconds)}
-                self._send(failed("ended", TrainingEnded, program=self._program, **pace))
+                self._send(messages.failed("ended", TrainingEnded, program=self._program, **pace))
             except Exception as problem:
                 traceback.print_exception(problem)
-                self._send(failed("inside", kind_of=type(problem).__name__, problem=problem))
+                self._send(messages.failed("inside", kind_of=type(problem).__name__, problem=problem))
 
     def _send(self, message: Any) -> None:
         with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
@@ -287,9 +284,9 @@ class Questions(Procedures):
         if self.line.closed:
             return
         if self._job is None:
-            self._send(failed("no_steps", program=self._program, backwards=self._script.backwards))
+            self._send(messages.failed("no_steps", program=self._program, backwards=self._script.backwards))
             return
-        self._script.tell("end")
+        self._script.tell(lambda part: part.on_end())
         while True:
             self._job.throw(Ended())
 
@@ -301,11 +298,6 @@ def _end_with_the_main_thread() -> None:
     """What the main thread forks ends with it; what another thread forks may outlive that thread."""
     if threading.get_ident() == _MAIN_THREAD:  # a child goes on as the thread that forked it
         die_with_parent()
-
-
-def _inner(model: Any) -> Any:
-    model = getattr(model, "_orig_mod", model)
-    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:

@@ -5,8 +5,9 @@ from typing import Any
 
 import jinja2
 
-from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, ordered, warned
+from perfkit.additions.advice.finding import Finding, advice_table, warned
 from perfkit.additions.inside import looks
+from perfkit.additions.scripts.causes import ordered
 from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, START, STEPS
 from perfkit.recipe import shown
 from perfkit.results.stats import CLEAN
@@ -14,8 +15,7 @@ from perfkit.show import units
 from perfkit.show.document import Content, Section, Table
 from perfkit.show.units import clean
 
-_BAR = 30  # characters of a whole bar
-_MOST_LINES = 8  # lines of a script that are listed
+_BAR, _MOST_LINES = 30, 8  # characters of a whole bar; lines of a script that are listed
 _OF_RUN = {"evaluation": EVALUATION, "start": EPOCHS, "checkpoint": CHECKPOINTS}  # of a line: else its steps
 
 
@@ -35,9 +35,7 @@ def first_sentence(seen: Any) -> str:
     is_steady = seen.trend is None or seen.trend.kind == "steady"
     # A switch does not explain why steps change with time.
     first = next((each for each in _to_try(seen) if is_steady or each in seen.findings), None)
-    if first and not first.measured and first.weight < WORTH_A_SENTENCE:
-        first = None
-    return str(SENTENCES.first(seen, first))
+    return str(SENTENCES.first(seen, first if first and first.is_worth_a_sentence else None))
 
 
 def _to_try(seen: Any) -> list[Finding]:

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 
 from perfkit.additions.guard.outputs import clock
-from perfkit.additions.scripts.script import Script, ScriptStep
+from perfkit.additions.scripts.script import Part, Script, ScriptStep
 
 START, EPOCHS, STEPS, EVALUATION = "start", "starts of epochs", "steps", "evaluation"
 CHECKPOINTS, COMPILING, BETWEEN = "checkpoints", "compilation", "between steps"
@@ -62,15 +62,14 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         return dict(zip(OF_STEP, mean.tolist(), strict=True))
 
 
-class RunAccount:
+class RunAccount(Part):
     """Adds up the steps of a script while little but their time is looked at; a part of it."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._is_open = self._is_timed = True  # from the first step on
         self._sees_memory = not script.settings["observers"]  # which is compared from outside
-        self._plain = list[StepTime]()
-        self._marked = list[ScriptStep]()
+        self._plain, self._marked = list[StepTime](), list[ScriptStep]()
         self._more_s = 0.0  # of plain steps that are not kept
         self._epochs = list[int]()
         self._count = 0

@@ -22,17 +22,15 @@ from perfkit.process.failures import is_users
 from perfkit.worker.checks import FP32_PARTS, View, compile_counters, synchronize
 
 MOST_LOOKS = 16  # first steps, calls of a role, batches of a process that are looked at: all would take long
-WAITING = ("waiting", "sampler", "data set", "collate")
-"""Parts in which a batch is waited for; all but the first are made out only where loading is looked at."""
+WAITING = ("waiting", "sampler", "data set", "collate")  # for a batch; made out where loading is looked at
 
 
 @dataclass(eq=False)
 class ScriptStep:
     """One step, from the end of the one before to its own end, by the host's clock; `updated` in optimizers.
 
-    `samples` are those that were loaded; those that went into the model (`forward_samples`) where there is no
-    loader. `spent`: seconds by what the script did (`Script.doing`). `marks`: what else
-    happened in it: `new epoch`, `evaluation`, `checkpoint`, `compilation`.
+    `samples` are those that were loaded, or went into the model (`forward_samples`) without a loader.
+    `spent`: seconds by part, as of `doing`. `marks`: `new epoch`, `evaluation`, `checkpoint`, `compilation`.
     """
 
     seconds: float = 0.0
@@ -48,37 +46,19 @@ class ScriptStep:
         return sum(self.spent.get(part, 0.0) for part in WAITING)
 
     def since(self, first: "ScriptStep") -> "ScriptStep":
+        rest = copy.copy(self)
+        for name in ("seconds", "updated", "samples", "forward_samples", "marks"):
+            setattr(rest, name, getattr(self, name) - getattr(first, name))
         spent = {part: seconds - first.spent[part] for part, seconds in self.spent.items()}
-        return ScriptStep(
-            seconds=self.seconds - first.seconds,
-            updated=self.updated - first.updated,
-            samples=self.samples - first.samples,
-            forward_samples=self.forward_samples - first.forward_samples,
-            spent=defaultdict(float, spent),
-            marks=self.marks - first.marks,
-        )
-
-
-class _Cycle:
-    """What changes the weights in a training step, in its order, and the samples that were fed for each."""
-
-    def __init__(self) -> None:
-        self.fed = dict[object, int]()
-
-    def ends_with(self, by: object) -> bool:
-        return by in self.fed and by == next(reversed(self.fed))
-
-    def note(self, by: object, fed: int) -> None:
-        """`fed`: samples since the step began; those that were fed for others are not its own."""
-        of_others = sum(self.fed.values()) - self.fed.get(by, 0)
-        self.fed[by] = fed - of_others
+        rest.spent = defaultdict(float, spent)
+        return rest
 
 
 class StepDetector:
     """Counts steps and hands each to a listener at its end.
 
-    A training step ends with the last optimizer of a cycle, which is known once the cycle begins again. Until
-    then, what has happened is kept as the first step, which is handed over together with the second.
+    A training step ends with the last optimizer of a cycle, which is known once the cycle begins again: the
+    first step is handed over together with the second.
     """
 
     def __init__(self, listener: Callable[[list[ScriptStep]], None], usual: int) -> None:
@@ -89,7 +69,7 @@ class StepDetector:
         self.since = clock()  # when the step under way began
         self.now = ScriptStep()
         self.in_backward = False
-        self._cycle = _Cycle()
+        self._fed = dict[object, int]()  # samples by what changes the weights in a step, in its order
         self._first: ScriptStep | None = None
         self._is_over = False  # whether the step under way ends once something else begins
         self._is_loaded = True  # whether each step has had a batch: else one that is loaded serves several
@@ -111,12 +91,13 @@ class StepDetector:
         """The weights have been changed, by an optimizer or by the script itself."""
         if is_capturing():
             raise failed("captured")
-        if self._cycle.ends_with(by):
+        if by in self._fed and by == next(reversed(self._fed)):
             self._is_over = True
-        elif by not in self._cycle.fed and not self.count:  # one that shows up later is rarer
+        elif by not in self._fed and not self.count:  # one that shows up later is rarer
             self._first = copy.deepcopy(self.now)
             self._first.seconds = clock() - self.since
-        self._cycle.note(by, self.now.forward_samples)
+        of_others = sum(self._fed.values()) - self._fed.get(by, 0)
+        self._fed[by] = self.now.forward_samples - of_others
         self.begin()
 
     def _end(self) -> None:
@@ -124,13 +105,13 @@ class StepDetector:
         steps = [self.now]
         if self._first:
             steps = [self._first, self.now.since(self._first)]
-        fed = max(self._cycle.fed.values()) // len(steps)  # optimizers share a batch
+        fed = max(self._fed.values()) // len(steps)  # optimizers share a batch
         for step in steps:
             self._is_loaded = self._is_loaded and step.samples > 0
             if not self._is_loaded:
                 step.samples = fed or step.samples or self._usual
         self._is_over = False
-        self._cycle.fed = dict.fromkeys(self._cycle.fed, 0)
+        self._fed = dict.fromkeys(self._fed, 0)
         self.count += len(steps)
         self._listener(steps)
         self.now = ScriptStep()
@@ -138,18 +119,28 @@ class StepDetector:
         self.since = clock()
 
 
+class Part:
+    """A part of a script, which is told what happens, in the main thread."""
+
+    def on_fetch(self) -> None: ...  # a loader begins an epoch, or is asked for a batch
+    def on_evaluation(self) -> None: ...  # a model that does not train is called, or a batch has no gradients
+    def on_training(self) -> None: ...  # a forward or backward pass of the training begins
+    def on_input(self, given: Any) -> None: ...  # a model is called, the first time since a backward pass
+    def on_graph(self, roots: Any) -> None: ...  # any backward pass begins, from these tensors
+    def on_backward(self) -> None: ...  # one begins that is not within another one
+    def on_steps(self, steps: list[ScriptStep]) -> None: ...  # they have ended, the first two together
+    def on_end(self) -> None: ...  # so has the script
+
+
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured: nothing may wait, and no operator has a result."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-class Script(View):
+class Script(View, Part):
     """What is known of the script, as its parts see it: a subject of `Procedures`.
 
-    `parts` are told what happens, and react in `on_` methods: `evaluation`, `input` (of a model), `graph`
-    (what a backward pass starts from), `backward`, and `steps` (have ended). `toggles`: switches that are set
-    from outside. `optimizers`: those that have made a step. `losses`: the mean of what each of the first
-    backward passes started from, before any gradient scaling. `samples_per_step`: of a typical one.
+    `toggles`: set from outside. `optimizers`: have made a step. `losses`: roots of first backward passes.
     """
 
     phases = staticmethod(contextlib.nullcontext[None])  # the parts of a step have no names in a profile
@@ -161,27 +152,26 @@ class Script(View):
         self.notes: list[str] = []
         self.sites = defaultdict[str, list[Site]](list)  # distinct first calls by role: a GAN has several
         self._looks = Counter[str]()
-        self.steps = StepDetector(functools.partial(self.tell, "steps"), settings["samples"])
-        self.parts: list[Any] = [self]
+        self.steps = StepDetector(lambda new: self.tell(lambda part: part.on_steps(new)), settings["samples"])
+        self.parts: list[Part] = [self]
         self.optimizers: list[Any] = []
         self.new_optimizers = 0  # how many were made for weights that another one had trained
+        self.unused_graphs = 0  # steps whose gradients had a graph of their own that nothing went through
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
-        self.samples_per_step = 0
+        self.samples_per_step = 0  # of a typical one
         self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
         self.is_timed = False  # whether the steps under way are timed: then nothing is walked or listed
         self.part = ""  # what the main thread does at this moment; empty in code of the script's own
-        self.waits_for_device = False
-        """Whether a part of a step ends when the device has done what it was given in it, so that the line
-        that waits next, such as a `loss.item()`, has only its own time. Not while steps are timed."""
+        self.waits_for_device = False  # at the end of a part: a line that waits next has only its own time
         self._inner_s = 0.0
         self._seen: list[ScriptStep] = []
         self._graphs = 0
 
-    def tell(self, event: str, *facts: Any) -> None:
+    def tell(self, event: Callable[[Part], None]) -> None:
+        """Calls this with each part; `event` calls one of its methods."""
         for part in self.parts:
-            if react := getattr(part, f"on_{event}", None):
-                react(*facts)
+            event(part)
 
     @contextlib.contextmanager
     def doing(self, part: str) -> Iterator[None]:
@@ -237,10 +227,7 @@ class Script(View):
     def pin_memory(self) -> tuple[bool, str]:
         """As for other trainings, but of the batches: a class without a method `pin_memory` is not pinned."""
         if self.are_pinned is False and self.loader_pins:
-            return (
-                False,
-                "the loader pins, but its batches lie in pageable memory: their class has no pin_memory()",
-            )
+            return False, "it pins, but its batches lie in pageable memory: their class has no pin_memory()"
         return super().pin_memory()
 
     def step_in_words(self) -> str:
@@ -249,6 +236,9 @@ class Script(View):
 
     def groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def modules(self) -> list[nn.Module]:
+        return [part for model in self.model for part in model.modules()]
 
     def parameters(self) -> list[nn.Parameter]:
         return list(self.model.parameters()) or [p for group in self.groups() for p in group["params"]]

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 from perfkit.additions.guard import landlock
-from perfkit.additions.scripts.messages import LOSSES, TEXTS, ScriptFacts
+from perfkit.additions.scripts.messages import LOSSES, TEXTS, RandomData, ScriptFacts, limits
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import RunFailed
 from perfkit.ladder import catalogue
@@ -35,15 +35,9 @@ from perfkit.worker.messages import Block, Description, Trained
 
 _More = Mapping[str, Launch] | None
 UNCHANGED = "the unchanged script"  # the side that others are compared with
+LIMIT = limits("study")
 _RANDOM = TEXTS["random"]
-_FAR = 3.0  # standard errors by which means may differ
-_USUAL_STEPS = 120  # steps of both sides of a usual comparison: first losses, warm-up, five rounds
-_FEWEST = 2  # rounds and losses, if these steps do not fit
-_LOSSES_PART = 0.1  # of the budget, for the losses of a side then
 _ENDED = "a script came to its end meanwhile; let both train longer, or compare whole runs with --whole"
-_LEAST_WARMUP, _MOST_WARMUP = 4, 200  # steps of a warm-up
-_LAST_STEPS = 8  # of a warm-up, which tell how fast a side is
-_CATCH_UP_S = 10.0  # how long a side goes on by itself, to come to the place of an epoch of the other one
 
 
 @dataclass
@@ -111,7 +105,7 @@ class ScriptSource(ThisMachine):
         is_plain = launch == self._launch and not toggles
         child = self.take() if is_plain else self._start(launch, toggles)
         steps = int(rule.warmup_s / max(self.facts.step_s, 1e-3))
-        steps = min(_MOST_WARMUP, max(_LEAST_WARMUP, steps)) if rule.warmup_s else 1
+        steps = min(LIMIT.most_warmup, max(LIMIT.least_warmup, steps)) if rule.warmup_s else 1
         how = {"loss_steps": rule.loss_steps, "warmup_s": rule.warmup_s, "warmup_steps": steps}
         try:
             trained = child.ask("train", **how)
@@ -119,23 +113,22 @@ class ScriptSource(ThisMachine):
             child.stop()
             raise
         warm = trained.warmup.device_step_s or trained.warmup.step_s  # by the host it may be a launch
-        step_s = statistics.median(warm[-_LAST_STEPS:])
+        step_s = statistics.median(warm[-LIMIT.last_steps :])
         self._paces[child] = _Pace(max(1, trained.samples_per_step), max(step_s, 1e-9))
         child.before_slice = functools.partial(self._slice_of, child)
         child.after_slice = self._paces[child].note
         return child, trained
 
     def _slice_of(self, child: Conversation, samples: int, seconds: float) -> dict[str, float]:
-        """What a slice is: equal samples for all sides, from the same place of their epochs on.
+        """What a slice is: equal samples for all sides, from the same place of epochs on, if it is near.
 
-        Steps may get slower within an epoch, so that slices from different places of it tell nothing. A side
-        goes on to where the newest slice of another one began, unless that is too far.
+        Steps may get slower within an epoch, so that slices from different places of it tell nothing.
         """
         pace = self._paces[child]
         paces = [each for other, each in self._paces.items() if not other.line.closed]
         place = child.ask("reach", samples=0)
         behind = max(each.began_at for each in paces) - place
-        if 0 < behind / pace.samples * pace.step_s <= _CATCH_UP_S:
+        if 0 < behind / pace.samples * pace.step_s <= LIMIT.catch_up_s:
             place = child.ask("reach", samples=place + behind)
         pace.began_at = place
         if not seconds:
@@ -204,10 +197,10 @@ def refusing(reasons: Mapping[str, str]) -> Callable[[str, Recipe], str]:
 
 def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:
     """A rule whose rounds fit into the budget, with a first one and a last one: of one step, if slow."""
-    if rule.budget is None or rule.budget.stage_s >= _USUAL_STEPS * step_s:
+    if rule.budget is None or rule.budget.stage_s >= LIMIT.usual_steps * step_s:
         return rule
-    short = replace(rule, slice=Slice(samples=1), warmup_s=0.0, rounds=_FEWEST)
-    losses = max(_FEWEST, min(rule.loss_steps, int(rule.budget.stage_s * _LOSSES_PART / step_s)))
+    short = replace(rule, slice=Slice(samples=1), warmup_s=0.0, rounds=LIMIT.fewest)
+    losses = max(LIMIT.fewest, min(rule.loss_steps, int(rule.budget.stage_s * LIMIT.losses_part / step_s)))
     left_s = rule.budget.stage_s - 2 * stages * step_s
     budget = replace(rule.budget, stage_s=left_s) if left_s > 0 else None
     return replace(short, loss_steps=losses, budget=budget)
@@ -216,12 +209,13 @@ def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:
 def losses(a: Run, b: Run) -> parity.Check:
     """Whether the first losses are those of another run, or near them where workers draw random numbers."""
     ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
-    random_data = next((run.facts["data"] for run in (b, a) if "data" in run.facts), "")
-    if ours.workers != plain.workers and random_data and a.losses and b.losses:
-        if random_data == _RANDOM["drawn"]:
+    facts = next((run.facts for run in (b, a) if "data" in run.facts), {})
+    if ours.workers != plain.workers and facts and a.losses and b.losses:
+        if facts["data"] == RandomData.DRAWN:
             return mean_losses(b.losses, a.losses)
         check = parity.check_losses(b.losses[:LOSSES], a.losses[:LOSSES], "tolerance", False)
-        why = "" if check.ok else f". The workers explain that: {random_data}; {_RANDOM['fair']}"
+        held = _RANDOM[RandomData.HELD].format(names=facts.get("generators", ""))
+        why = "" if check.ok else f". The workers explain that: {held}; {_RANDOM['fair']}"
         return msgspec.structs.replace(check, evidence=f"{check.evidence}{why}")
     is_same = a.script == b.script  # else more differs than the switches
     exactness = catalogue.exactness(ours, plain, b.device) if is_same else "tolerance"
@@ -233,7 +227,7 @@ def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> parity.Check:
     """Whether losses of other random numbers are as near to each other as their scatter explains."""
     count = min(len(ours), len(plain))
     a, b = np.array(ours[:count]), np.array(plain[:count])
-    scatter = _FAR * math.sqrt((a.var() + b.var()) / max(1, count - 1))
+    scatter = LIMIT.far * math.sqrt((a.var() + b.var()) / max(1, count - 1))
     is_near = bool(abs(a.mean() - b.mean()) <= scatter)
     how = "as near as" if is_near else "further apart than"
     text = _RANDOM["means"].format(ours=a.mean(), plain=b.mean(), how=how, **_RANDOM)

@@ -12,15 +12,14 @@ from torch.utils._pytree import tree_map
 
 from perfkit.additions.guard.outputs import clock
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.messages import failed
-from perfkit.additions.scripts.script import Script, is_capturing
+from perfkit.additions.scripts.messages import failed, limits
+from perfkit.additions.scripts.script import Part, Script, is_capturing
 from perfkit.additions.tensors import attributes, size, tensors
 
-_LOSSES = 64  # first backward passes whose losses are kept
-_MOST_GRADIENTS = 1000  # before any backward pass or optimizer: each step of meta-learning takes some
+LIMIT = limits("training")
 
 
-class Models:
+class Models(Part):
     """The modules that a script calls itself, which the first steps show; what they call is left alone."""
 
     def __init__(self, script: Script) -> None:
@@ -52,7 +51,7 @@ class Models:
                 if torch.is_grad_enabled() and module.training:
                     call = self._adopt(module)
                 else:
-                    script.tell("evaluation")
+                    script.tell(lambda part: part.on_evaluation())
             return call(*args, **kwargs)
 
     def _adopt(self, model: Any) -> Callable[..., Any]:
@@ -87,7 +86,7 @@ class Models:
             return call(*args, **kwargs)
         if not (torch.is_grad_enabled() and model.training):
             return self._evaluated(model, call, *args, **kwargs)
-        script.tell("training")
+        script.tell(lambda part: part.on_training())
         steps.begin()
         if steps.are_first:
             call = functools.partial(self._examined, call)
@@ -98,13 +97,13 @@ class Models:
             else:
                 output = call(*args, **kwargs)
         if not self._fed:
-            script.tell("input", args or kwargs)
+            script.tell(lambda part: part.on_input(args or kwargs))
         self._fed = max(self._fed, size(args or kwargs, self._batch))
         return output
 
     def _evaluated(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
-        script.tell("evaluation")
+        script.tell(lambda part: part.on_evaluation())
         script.note_call("evaluation")
         if not model.training:
             script.steps.now.marks.add("evaluation")
@@ -144,7 +143,7 @@ def _in_32_bits(value: Any) -> Any:
     return value
 
 
-class Updates:
+class Updates(Part):
     """What changes the weights: backward passes, and the steps of optimizers."""
 
     def __init__(self, script: Script) -> None:
@@ -152,6 +151,7 @@ class Updates:
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._ended_at = 0.0  # the last backward pass, or the last step of an optimizer
         self._gradients = 0  # taken without a backward pass
+        self._has_graph = False  # whether the gradients have a graph of their own, not used until now
         self._optimizers = dict[object, Any]()  # those that have made a step, by what they train
         hooks.wrap("torch.autograd.backward", self._backward)
         hooks.wrap("torch.autograd.grad", self._grad)
@@ -164,23 +164,27 @@ class Updates:
     def _backward(self, plain: Callable[..., None], roots: Any, *args: Any, **kwargs: Any) -> None:
         script, steps = self._script, self._script.steps
         steps.begin()
-        script.tell("graph", roots)
-        script.tell("training")
+        script.tell(lambda part: part.on_graph(roots))
+        script.tell(lambda part: part.on_training())
         if args[1:2] == (True,) or kwargs.get("retain_graph"):
             script.note_call("retain_graph")
         if steps.in_backward:  # of a part that is computed again
             return plain(roots, *args, **kwargs)
-        script.tell("backward")
+        script.tell(lambda part: part.on_backward())
         script.note_call("backward")
+        makes_graph = args[2:3] == (True,) or bool(kwargs.get("create_graph"))
+        if makes_graph:
+            script.note_call("graph_of_gradients")
         root = roots if self._unscaled is None else self._unscaled
         self._unscaled = None
-        if len(script.losses) < _LOSSES and isinstance(root, torch.Tensor) and not is_capturing():
+        if len(script.losses) < LIMIT.losses and isinstance(root, torch.Tensor) and not is_capturing():
             script.losses.append(root.detach().float().mean())
         steps.in_backward = True
         try:
             with script.doing("backward"):
                 plain(roots, *args, **kwargs)
             script.backwards += 1
+            self._has_graph = makes_graph  # that of an earlier pass may be a part of what this one walked
             self._ended_at = clock()
             if not script.sites["optimizer"]:  # then the script changes its weights itself
                 steps.updated(self)
@@ -192,8 +196,10 @@ class Updates:
         if torch.compiler.is_compiling():
             return plain(*args, **kwargs)
         self._gradients += 1
-        if self._gradients == _MOST_GRADIENTS and not (self._script.backwards or self._script.optimizers):
-            raise failed("gradients_alone", count=_MOST_GRADIENTS)
+        self._has_graph = False
+        trains = self._script.backwards or self._script.optimizers
+        if self._gradients == LIMIT.most_gradients and not trains:
+            raise failed("gradients_alone", count=LIMIT.most_gradients)
         return plain(*args, **kwargs)
 
     def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:
@@ -203,6 +209,8 @@ class Updates:
     def _make(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         self._script.note_call("optimizer")
         plain(optimizer, *args, **kwargs)
+        if len(optimizer.param_groups) > 1:
+            self._script.note_call("groups")
         if _trained_by(optimizer) in self._optimizers:
             self._script.new_optimizers += 1
             self._script.note_call("new_optimizers")
@@ -233,11 +241,14 @@ class Updates:
             script.optimizers = list(self._optimizers.values())
         with script.doing("optimizer"):
             result = plain(optimizer, *args, **kwargs)
+        if self._has_graph:  # nor has the optimizer used it
+            script.unused_graphs += 1
+            self._has_graph = False
         # A closure's forward and backward pass are not the optimizer's own work.
         script.steps.now.updated += clock() - max(start, self._ended_at)
         self._ended_at = clock()
         if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
-            script.tell("backward")
+            script.tell(lambda part: part.on_backward())
         script.steps.updated(trained)
         return result
 

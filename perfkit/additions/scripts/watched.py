@@ -94,10 +94,8 @@ class WatchedScript(Conversation):
     It works in a mirror of its folder, so that what it writes is thrown away; experiment trackers are off.
     Questions are methods of `questions.Questions`; they wait for the script's second step.
 
-    `toggles`: switches that are set from outside; what cannot be set has no proof. `seed`: of torch, Python
-    and NumPy at its start. `known`: of another process of it: the calls that make the training loader, and
-    the samples of a step in which none are seen. `observers`: what is made in its process to look
-    at it further, as `module:name`.
+    `toggles`: switches that are set from outside. `seed`: of torch, Python and NumPy. `known`: of another
+    process of it. `observers`: what is made in its process to look at it further, as `module:name`.
     """
 
     def __init__(
@@ -257,8 +255,8 @@ class WatchedScript(Conversation):
         if not working or own_s > _BUSY * _ELSEWHERE_S:
             return None
         busy_ones = units.plural(len(working), "busy process", "busy processes")
-        facts = {"program": self.launch.program, "seconds": _ELSEWHERE_S, "busy": busy_ones}
-        return failed("elsewhere", RunFailed, command=self.launch.describe(), **facts)
+        about = {"program": self.launch.program, "command": self.launch.describe(), "busy": busy_ones}
+        return failed("elsewhere", RunFailed, seconds=_ELSEWHERE_S, **about)
 
     def explained(self, failure: RunFailed) -> RunFailed:
         failure.output = "\n".join(self.written("err")[-200:]).rstrip()
@@ -282,8 +280,7 @@ def _cpu_seconds(tree: Tree) -> dict[int, float]:
     of_script = list[str]()
     for process in tree.processes():
         with contextlib.suppress(psutil.Error):
-            words = process.cmdline()
-            times = process.cpu_times()
+            words, times = process.cmdline(), process.cpu_times()
             of_script = of_script or words  # parents come first
             is_helper = any(name in word for word in words for name in _TABLES["helpers"])
             is_python = "python" in "".join(words[:1]) and words != of_script and not is_helper

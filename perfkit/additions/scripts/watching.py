@@ -2,21 +2,23 @@
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from perfkit import machine
-from perfkit.additions.advice.finding import Finding, ordered, warnings_of
+from perfkit.additions.advice.finding import Finding, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.looking import new_trace
 from perfkit.additions.scripts import causes, evidence, report
 from perfkit.additions.scripts.causes import Growth, Switches, Symptoms
 from perfkit.additions.scripts.evidence import Evidence
-from perfkit.additions.scripts.messages import Observation
-from perfkit.additions.scripts.run_account import OF_STEP
+from perfkit.additions.scripts.messages import Observation, ScriptFacts, limits
+from perfkit.additions.scripts.run_account import OF_STEP, Account
 from perfkit.additions.scripts.study import UNCHANGED, Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.trend import Trend, trend
@@ -24,24 +26,17 @@ from perfkit.errors import RunFailed, TrainingEnded
 from perfkit.ladder.catalogue import Budget
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
+from perfkit.rules import Target
 from perfkit.show.document import Content
 from perfkit.studies import staging
 from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Peak
 
-BUDGET_S = 60.0  # seconds for watching once the script trains
-TRY_S = 30.0  # seconds for each suggestion that is tried
-_TRIED = 2
-_TRIED_STEPS = 5
-_STEPS = 60  # plain steps that are timed, if they fit into the next part of the budget
-_OBSERVING = 0.2
-_SYNC_STEPS = 4
-_LOOKING = 0.08  # the part of the budget in which stacks are looked at
+BUDGET_S, TRY_S = 60.0, 30.0  # seconds for watching once the script trains; for each switch that is tried
+LIMIT = limits("watching")
 _GOING_ON = 0.5  # of what is left then: the part in which the script goes on by itself
-_PROFILED = {"wait": 1, "warmup": 2, "active": 3, "stacks": False}
-_COSTS = 20  # how many plain steps a further question takes, at most
-_PATIENCE_S = 60.0  # how much longer than its budget a look may take: an evaluation may be under way
-_LEAST_FASTER = 1.3  # how many times as fast steps with one compute thread must be to be suggested
+Answers = dict[str, Any]  # by the name of a look; `Unanswered` where there is none
+_LINES, _LATER, _WAITS, _PROFILE = "the lines", "later steps", "hidden waits", "a profile"  # names of looks
 
 
 class Watched(Symptoms, frozen=True, kw_only=True):
@@ -76,15 +71,18 @@ def watch(
 ) -> Watched:
     """Watches some plain steps of a script, fewer if they take longer than a fifth of the budget.
 
-    `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `after`: this
-    many steps pass before it is looked at. `whole`: it runs to its end, and only its time is noted once it
-    was looked at. `tries`: the two best suggestions are measured too, for about 30 s each.
+    `budget_s`: for so long once the script trains. `after`: so many steps pass before it is looked at.
+    `whole`: it runs to its end. `tries`: the two best suggestions are measured, too, for about 30 s each.
     """
     progress = progress or Progress()
     with script_plan(launch).open(progress) as source:
         assert isinstance(source, ScriptSource)
         with progress.part(0, 1 + tries):
-            result = _Watching(source, budget_s, progress).ask(after, whole)
+            script = source.take()
+            answers = asked(script, budget_s, progress, after, whole)
+            script.stop()
+            source.facts = answers["facts"]
+            result = watched(answers, launch.describe(), source.target)
         if not tries:
             return result
         with progress.part(1, 2):
@@ -93,147 +91,154 @@ def watch(
 
 def _tried(source: ScriptSource, result: Watched) -> Watched:
     """The result, with what the best suggestions gave in turn with the script as it is."""
-    side_s = result.script.startup_s + _TRIED_STEPS * result.seen.step_s
+    side_s = result.script.startup_s + LIMIT.tried_steps * result.seen.step_s
     if side_s > 2 * TRY_S:
         slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit referee"
         return msgspec.structs.replace(result, warnings=[*result.warnings, slow])
-    best = result.suggestions[:_TRIED]
+    best = result.suggestions[: LIMIT.tried]
     base = source.baseline()
     recipes = [(UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
     rule = replace(source.plan.rule, budget=Budget(TRY_S / 2), cached=0)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
     _, *runs = source.measure(staging.recipe_stages(recipes, source.target), rule)
-    ideas = result.suggestions[_TRIED:]
+    ideas = result.suggestions[LIMIT.tried :]
     for idea, run in zip(best, runs, strict=True):
         if ratio := run.speedup("baseline"):  # one that failed is suggested no more
             ideas.append(msgspec.structs.replace(idea, measured=ratio))
-    return msgspec.structs.replace(result, suggestions=ordered(ideas))
+    return msgspec.structs.replace(result, suggestions=causes.ordered(ideas))
 
 
-class _Watching:
-    """Asks a script everything for which there is time, in the order of what it tells."""
+class Unanswered(Enum):
+    """Why a question has no answer: the script had ended, there was no time, or it still answers another."""
 
-    def __init__(self, source: ScriptSource, budget_s: float, progress: Progress) -> None:
-        self._source, self._budget_s, self._progress = source, budget_s, progress
-        self._script: WatchedScript = source.take()
-        self._until = time.monotonic() + budget_s
-        self._missing = list[str]()  # what there was no time for
-        self._ended = False
-        self._is_busy = False  # with a question that took too long: until it has answered, it hears no other
-        self._denormal = 0.0
+    ENDED, TOO_LONG, BUSY = "ended", "too long", "busy"
 
-    def ask(self, after: int, whole: bool) -> Watched:
-        """Some plain steps, then some that are looked at, then how it goes on."""
-        script, budget_s = self._script, self._budget_s
-        if after:
-            script.ask("run_on", steps=after)
-            self._until = time.monotonic() + budget_s
-        before = cores.cpu_times(script.tree.cpu_s())
-        self._plain: Observation = script.ask("observe", steps=_STEPS, seconds=budget_s * _OBSERVING)
-        self._taken = cores.taken_share(before, cores.cpu_times(script.tree.cpu_s()))
-        self._account, self._facts = script.ask("account"), script.ask("describe")
-        peak = script.ask("peak")
-        # Threads of a step wait for each other where other programs take the cores; one has no such waits.
-        threads = 1 if self._is_disturbed and self._facts.device == "cpu" else 0
-        seconds = budget_s * _LOOKING
-        patience_s = math.inf if whole else _PATIENCE_S
-        looked: Evidence = self._look(
-            "the lines", evidence.QUESTION, patience_s, seconds=seconds, threads=threads
-        ) or Evidence(steps=0)
-        memory = self._go_on(whole, patience_s)
-        syncs = self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
-        trace = self._look("a profile", "profile", path=str(new_trace()), **_PROFILED)
-        symptoms = self._symptoms(looked, memory)
-        script.stop()
-        self._source.facts = self._facts
-        speed = self._plain.step_s * looked.steps / looked.steps_s
-        is_faster = threads and looked.threads > 1 and speed >= _LEAST_FASTER
-        one_thread = speed if is_faster else None
-        seen = Switches(symptoms, self._source.target, self._plain, self._is_disturbed, one_thread)
-        findings = causes.findings(symptoms)
-        return Watched(
-            **msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(self._account, plain=[])},
-            command=script.launch.describe(),
-            seen=msgspec.structs.replace(self._plain, ended=self._plain.ended or self._ended),
-            step=looked.of_step if looked.steps and self._facts.device != "cpu" else self._account.of_step,
-            findings=findings,
-            peak=peak,
-            syncs=syncs,
-            trace=trace,
-            suggestions=causes.suggest(seen, {each.cause for each in findings}),
-            warnings=[*self._facts.notes, *self._remarks()],
-            is_disturbed=self._is_disturbed,
-        )
 
-    @property
-    def _is_disturbed(self) -> bool:
-        return self._taken > CLEAN
+class Look(NamedTuple):
+    """A question about some steps of a script; `until`: how long it may take."""
 
-    def _symptoms(self, looked: Evidence, memory: Growth | None) -> Symptoms:
-        trend, growing = self._trend()
-        return Symptoms(
-            script=self._facts,
-            run=self._account,
-            evidence=msgspec.structs.replace(looked, denormal=max(looked.denormal, self._denormal)),
-            cores=cores.usable_cores(),
-            cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
-            trend=trend,
-            growing=growing if self._facts.device == "cpu" else "",  # elsewhere parts are times of launches
-            memory=memory,
-            printed=warnings_of(self._script.written("err")),
-        )
+    name: str
+    question: str
+    until: float
+    arguments: Mapping[str, Any]
 
-    def _look(self, what: str, question: str, patience_s: float = 0.0, **arguments: Any) -> Any:
-        """The answer, or None: the script has ended, or it would take too long."""
-        left_s = self._until - time.monotonic() + patience_s
-        self._progress.reach(1 - left_s / self._budget_s)
-        if not (self._ended or self._is_busy) and _COSTS * self._plain.step_s < left_s:
-            self._script.timeout_s = left_s
+
+def in_turn(script: WatchedScript, looks: Sequence[Look], least_s: float, before: Answers) -> Answers:
+    """The answers before, with those to these questions; none is begun that may take `least_s` too late."""
+    answers = dict(before)
+    for look in looks:
+        left_s = look.until - time.monotonic()
+        answer: Any = silent(answers) or (Unanswered.TOO_LONG if least_s >= left_s else None)
+        if answer is None:
+            script.timeout_s = left_s
             try:
-                return self._script.ask(question, **arguments)
-            except RunFailed as problem:
-                self._ended = isinstance(problem, TrainingEnded)
-                if not self._ended and time.monotonic() < self._until + patience_s:
+                answer = script.ask(look.question, **look.arguments)
+            except TrainingEnded:
+                answer = Unanswered.ENDED
+            except RunFailed:
+                if time.monotonic() < look.until:
                     raise
-                self._is_busy = not self._ended
-        self._missing.append(what)
-        return None
+                answer = Unanswered.BUSY
+        answers[look.name] = answer
+    script.timeout_s = None
+    return answers
 
-    def _go_on(self, whole: bool, patience_s: float) -> Growth | None:
-        """Lets it go on by itself; how its memory grew meanwhile: looks take some for themselves."""
-        if self._is_busy:
-            self._missing.append("later steps")
-            return None
-        first = Memory.of(self._script.tree)
-        left_s = self._until - time.monotonic()
-        began = self._script.ask("account").last
-        if left_s > 0 or whole:
-            seconds = math.inf if whole else _GOING_ON * left_s
-            self._ended = bool(self._look("later steps", "run_on", patience_s, seconds=seconds))
-        if not self._is_busy:
-            self._account, self._facts = self._script.ask("account"), self._script.ask("describe")
-            self._denormal = self._script.ask(evidence.STATE)
-        steps = self._account.last - began
-        last = Memory.of(self._script.tree)
-        if not (first.own and last.own and steps > 0):
-            return None
-        return Growth(steps, first.own, last.own, first.others, last.others, last.threads)
 
-    def _trend(self) -> tuple[Trend | None, str]:
-        plain = self._account.plain
-        numbers = [step.number for step in plain]
-        seconds = [step.seconds for step in plain]
-        # Other programs come and go: while they take the cores, steps get slower by themselves.
-        found = None if self._is_disturbed else trend(numbers, seconds, self._account.epochs)
-        if found is None or found.kind == "steady":
-            return found, ""
-        third = max(1, len(plain) // 3)
-        parts = np.array([step.parts for step in plain])
-        grew = np.median(parts[-third:], axis=0) - np.median(parts[:third], axis=0)
-        largest = int(grew.argmax())
-        return found, OF_STEP[largest] if grew[largest] > 0.8 * np.abs(grew).sum() else ""
+def silent(answers: Answers) -> Unanswered | None:
+    """Why a script that has given these answers takes no further steps; None if it does."""
+    if answers.get(_LATER) is True or Unanswered.ENDED in answers.values():
+        return Unanswered.ENDED
+    return Unanswered.BUSY if Unanswered.BUSY in answers.values() else None
 
-    def _remarks(self) -> list[str]:
-        ended = self._account.last if self._ended or self._plain.ended else 0
-        text = str(report.SENTENCES.remarks(ended, self._missing, self._plain.step_s, self._taken))
-        return [part.strip() for part in text.split("|") if part.strip()]
+
+def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int, whole: bool) -> Answers:
+    """What some plain steps have shown, some that were looked at, how it went on, and what cost most."""
+    if after:
+        script.ask("run_on", steps=after)
+    until = time.monotonic() + budget_s
+    # An evaluation may be under way when time is up.
+    patient = math.inf if whole else until + LIMIT.patience_s
+    before = cores.cpu_times(script.tree.cpu_s())
+    answers: Answers = {"plain": script.ask("observe", steps=LIMIT.steps, seconds=budget_s * LIMIT.observing)}
+    taken = cores.taken_share(before, cores.cpu_times(script.tree.cpu_s()))
+    answers |= {"account": script.ask("account"), "facts": script.ask("describe"), "peak": script.ask("peak")}
+    # Threads of a step wait for each other where other programs take the cores; one has no such waits.
+    threads = 1 if taken > CLEAN and answers["facts"].device == "cpu" else 0
+    how = {"seconds": budget_s * LIMIT.looking, "threads": threads}
+    least_s = LIMIT.costs * answers["plain"].step_s
+    answers = in_turn(script, [Look(_LINES, evidence.QUESTION, patient, how)], least_s, answers)
+    progress.reach(0.5)
+    began = 0 if silent(answers) == Unanswered.BUSY else script.ask("account").last
+    first = Memory.of(script.tree)
+    seconds = math.inf if whole else _GOING_ON * max(0.0, until - time.monotonic())
+    answers = in_turn(script, [Look(_LATER, "run_on", patient, {"seconds": seconds})], least_s, answers)
+    denormal, memory = 0.0, None
+    if silent(answers) != Unanswered.BUSY:
+        answers |= {"account": script.ask("account"), "facts": script.ask("describe")}
+        denormal = script.ask(evidence.STATE)
+        last, steps = Memory.of(script.tree), answers["account"].last - began
+        if first.own and last.own and steps > 0:  # looks take some for themselves
+            memory = Growth(steps, first.own, last.own, first.others, last.others, last.threads)
+    progress.reach(0.8)
+    syncs = Look(_WAITS, SYNCS, until, {"steps": LIMIT.sync_steps})
+    profile = Look(_PROFILE, "profile", until, {"path": str(new_trace()), **LIMIT.profiled})
+    answers = in_turn(script, [syncs, profile], least_s, answers)
+    printed = warnings_of(script.written("err"))
+    return answers | {"taken": taken, "denormal": denormal, "memory": memory, "printed": printed}
+
+
+def watched(answers: Answers, command: str, target: Target) -> Watched:
+    """What follows from the answers of a script."""
+    given: Answers = {name: None if isinstance(it, Unanswered) else it for name, it in answers.items()}
+    looked: Evidence = given[_LINES] or Evidence(steps=0)
+    plain: Observation = given["plain"]
+    account: Account = given["account"]
+    facts: ScriptFacts = given["facts"]
+    is_disturbed, is_on_cpu = given["taken"] > CLEAN, facts.device == "cpu"
+    # Other programs come and go: while they take the cores, steps get slower by themselves.
+    trend, growing = (None, "") if is_disturbed else trend_of(account)
+    symptoms = Symptoms(
+        script=facts,
+        run=account,
+        evidence=msgspec.structs.replace(looked, denormal=max(looked.denormal, given["denormal"])),
+        cores=cores.usable_cores(),
+        cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
+        trend=trend,
+        growing=growing if is_on_cpu else "",  # elsewhere parts are times of launches
+        memory=given["memory"],
+        printed=given["printed"],
+    )
+    speed = plain.step_s / looked.step_s if looked.one_thread else 0.0
+    one_thread = speed if speed >= LIMIT.least_faster else None
+    findings = causes.findings(symptoms)
+    seen = Switches(symptoms, target, plain, is_disturbed, one_thread)
+    has_ended = plain.ended or silent(answers) == Unanswered.ENDED
+    missing = [name for name, value in answers.items() if isinstance(value, Unanswered)]
+    last = account.last if has_ended else 0
+    remarks = str(report.SENTENCES.remarks(last, missing, plain.step_s, given["taken"])).split("|")
+    return Watched(
+        **msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(account, plain=[])},
+        command=command,
+        seen=msgspec.structs.replace(plain, ended=has_ended),
+        step=looked.of_step if looked.steps and not is_on_cpu else account.of_step,
+        findings=findings,
+        peak=given["peak"],
+        syncs=given[_WAITS],
+        trace=given[_PROFILE],
+        suggestions=causes.suggest(seen, {each.cause for each in findings}),
+        warnings=[*facts.notes, *[remark.strip() for remark in remarks if remark.strip()]],
+        is_disturbed=is_disturbed,
+    )
+
+
+def trend_of(account: Account) -> tuple[Trend | None, str]:
+    """How plain steps change, and the part of a step that does."""
+    plain = account.plain
+    found = trend([step.number for step in plain], [step.seconds for step in plain], account.epochs)
+    if found is None or found.kind == "steady":
+        return found, ""
+    third = max(1, len(plain) // 3)
+    parts = np.array([step.parts for step in plain])
+    grew = np.median(parts[-third:], axis=0) - np.median(parts[:third], axis=0)
+    largest = int(grew.argmax())
+    return found, OF_STEP[largest] if grew[largest] > 0.8 * np.abs(grew).sum() else ""

@@ -1,6 +1,7 @@
 """Which line is named: the innermost that has most of what it is called in, never a loop around all parts."""
 
 import hashlib
+import io
 import os
 import re
 import signal
@@ -130,6 +131,39 @@ def test_a_late_look_counts_whole_intervals_and_leaves_the_rest_to_the_next_one(
     assert sampler.look(waiting.ident, counted) == pytest.approx(4 * EVERY_S)
     seconds = {part: took for (part, _), took in sampler.times.items()}
     assert seconds == pytest.approx({"a long call": 3 * EVERY_S, "a short line": EVERY_S})
+
+
+def test_time_in_which_other_programs_have_the_core_is_that_of_no_part(monkeypatch):
+    """A part of 4 ms in which this thread has waited for 60 ms takes as much as it does on a quiet machine."""
+    now, waited = [0.0], [0.0]
+    monkeypatch.setattr(lines_module, "own_time", lambda: now[0] - waited[0])
+    monkeypatch.setattr(lines_module.signal, "setitimer", lambda *_: None)  # the test itself interrupts
+    part = [""]
+    sampler = Sampler(lambda: part[0])
+    with sampler.running():
+        for name, took, others in (("forward", 12 * EVERY_S, 0.0), ("backward", 36 * EVERY_S, 20 * EVERY_S)):
+            part[0] = name
+            now[0] += took
+            waited[0] += others
+            signal.raise_signal(signal.SIGALRM)
+    seconds = Counter()
+    for (name, _), took in sampler.times.items():
+        seconds[name] += took
+    assert seconds == pytest.approx({"forward": 12 * EVERY_S, "backward": 16 * EVERY_S}, abs=1.01 * EVERY_S)
+
+
+def test_the_own_clock_stands_still_while_others_have_the_core(monkeypatch):
+    def refused(*_):
+        raise OSError
+
+    def told(*_):
+        return io.BytesIO(b"7000000000 30000000000 12\n")
+
+    monkeypatch.setattr(lines_module, "time", SimpleNamespace(perf_counter=lambda: 100.0))
+    monkeypatch.setattr(lines_module, "open", told, raising=False)
+    assert lines_module.own_time() == 70.0
+    monkeypatch.setattr(lines_module, "open", refused)
+    assert lines_module.own_time() == 100.0, "no other system tells"
 
 
 @pytest.mark.parametrize("interrupts", [True, False])

@@ -1,5 +1,6 @@
 """The verdict on a script that is to replace another, from what was measured and seen."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -12,7 +13,9 @@ from perfkit.additions.referee import behaviour, command
 from perfkit.additions.referee.behaviour import Behaviour, differences
 from perfkit.additions.referee.match import Match, Terms, two_scripts, with_switches
 from perfkit.additions.referee.verdict import OF_GATE, MatchResult, run_table
+from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import messages
+from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import app
 from perfkit.errors import InvalidValue, StoreError
@@ -283,6 +286,39 @@ def test_sides_of_one_script_are_headed_by_what_they_are_and_two_files_are_a_and
     assert one.a.script == one.b.script and two.a.script != two.b.script
     assert [*run_table(both, one, is_whole=False).columns] == ["for each step", "before", "now"]
     assert [*run_table(both, two, is_whole=True).columns] == ["the whole run", "A", "B"]
+
+
+def behaviour_of(steps, trained=16):
+    """What a witness has kept of a script with so many steps, an evaluation after each 1000, and its size."""
+    settings = {"toggles": {}, "scratch": "", "samples": 1, "seed": 0, "observers": []}
+    script = Script(settings, None)
+    witness = Witness(script)
+    for number in range(steps):
+        marks = {"evaluation"} if number % 1000 == 999 else set()
+        witness.on_steps([ScriptStep(samples=16, forward_samples=trained, marks=marks)])
+    return witness.behaviour(), sum(map(len, witness._facts.values()))
+
+
+def test_what_is_kept_of_steps_barely_grows_with_their_number_and_tells_as_much(monkeypatch):
+    """Of the first steps each is kept, of further ones fewer and fewer, and all are counted."""
+    monkeypatch.setattr(behaviour.LIMIT, "full", 200)
+    short, few = behaviour_of(1000)
+    long, many = behaviour_of(32_000)
+    assert many < 4 * few, "32 times as many steps"
+    assert (short.steps, long.steps) == (1000, 32_000) and len(long.loaded) < 2000
+    assert long.loaded[: len(short.loaded)] == short.loaded, "the same steps are kept of both"
+    assert long.samples == 32_000 * 16
+    assert len(long.evaluations) == 32 and long.times("evaluations", 1000) == 1
+    assert list(differences(long, short)) == []
+    assert "samples" in [each.name for each in differences(long, behaviour_of(32_000, 8)[0])]
+
+
+def test_steps_that_are_kept_lie_side_by_side_so_that_one_without_an_update_is_seen():
+    kept = [number for number in range(100_000) if behaviour.is_kept(number)]
+    assert kept[:4000] == list(range(4000))
+    neighbours = sum(after == before + 1 for before, after in pairwise(kept))
+    assert neighbours > 0.9 * len(kept)
+    assert kept[-1] > 90_000, "the end is seen, too"
 
 
 def test_smaller_batches_come_through_fewer_epochs_in_as_many_steps():

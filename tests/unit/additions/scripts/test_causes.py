@@ -4,17 +4,18 @@ import io
 import sqlite3
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
-from perfkit.additions.lines import Line
+from perfkit.additions.lines import Line, Spot
 from perfkit.additions.scripts import evidence
-from perfkit.additions.scripts.causes import Symptoms, findings
+from perfkit.additions.scripts.causes import Growth, Symptoms, findings
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
 from perfkit.additions.scripts.messages import ScriptFacts
 from perfkit.additions.scripts.run_account import OWN, Account, StepTime
-from perfkit.additions.scripts.watching import _Watching
+from perfkit.additions.scripts.watching import trend_of
 from perfkit.worker.messages import DeviceFacts
 
 
@@ -91,6 +92,65 @@ def test_a_line_is_said_to_be_in_each_step_only_if_it_is(own, when):
     assert found.evidence == f"40% of the run is `plot(losses)`, {when}"
 
 
+@pytest.mark.parametrize(
+    ("counts", "named"),
+    [
+        ({7: 70, 8: 80, 9: 90}, ["graph_grows"]),
+        (
+            {1000: 10_000, 1001: 10_010, 1002: 10_020},
+            ["graph_grows"],
+        ),  # as few as a busy machine has time for
+        ({1000: 10_000, 1001: 10_001, 1002: 10_002}, []),
+        ({1000: 500, 1001: 800, 1002: 700, 1003: 900}, []),  # inputs of many lengths
+    ],
+)
+def test_a_graph_grows_if_its_steps_have_made_most_of_it(counts, named):
+    assert [each.cause for each in findings(seen(nodes=counts))] == named
+
+
+@pytest.mark.parametrize(
+    ("groups", "kinds", "optimizing", "says"),
+    [
+        (400, 1, 1.0, "400 groups of weights one by one, though they have the same settings"),
+        (400, 2, 1.0, "though they have only 2 different settings"),
+        (400, 400, 1.0, ""),  # a learning rate for each
+        (4, 1, 1.0, ""),
+        (400, 1, 0.01, ""),
+    ],
+)
+def test_many_groups_of_weights_with_few_settings_are_a_cause_where_the_optimizer_takes_long(
+    groups, kinds, optimizing, says
+):
+    parts = {"forward": 1.0, "optimizer": optimizing}
+    found = findings(seen(parts=parts, groups=groups, group_kinds=kinds))
+    assert [each.cause for each in found] == (["many_parameter_groups"] if says else [])
+    assert all(says in each.evidence and each.share == pytest.approx(0.5) for each in found)
+
+
+def test_the_time_in_hooks_is_that_of_the_line_in_the_function_that_a_module_calls():
+    class Prints:
+        def look(self, module, given, output): ...
+
+    def stop(module, given): ...
+
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.ReLU())
+    model[0].register_forward_hook(Prints().look)
+    model[1].register_forward_pre_hook(stop)
+    prints, stops = Prints.look.__code__.co_qualname, stop.__code__.co_qualname
+    step, other = Spot("train.py", 9, "step"), Spot("train.py", 30, "Net.forward")
+    times = {
+        ("forward", (step, Spot("train.py", 4, prints), Spot("train.py", 2, "mean"))): 3.0,
+        ("backward", (step, Spot("train.py", 7, stops))): 2.0,
+        ("forward", (step, other)): 9.0,
+        ("evaluation", (step, Spot("train.py", 4, prints))): 9.0,
+    }
+    sampler = SimpleNamespace(times=times, users=lambda file: "train.py" if file == __file__ else "")
+    assert evidence._in_hooks(SimpleNamespace(modules=lambda: [*model]), sampler) == {
+        "train.py:4": 3.0,
+        "train.py:7": 2.0,
+    }
+
+
 @pytest.mark.parametrize(("peak", "named"), [(1, ["checkpointing_without_need"]), (9, []), (None, [])])
 def test_gradient_checkpointing_is_without_need_where_most_of_the_memory_is_free(peak, named):
     asked = seen(parts={"forward": 1.0, "backward": 2.0, evidence.AGAIN: 1.0}, peak=peak, memory=10)
@@ -122,10 +182,8 @@ def test_an_open_file_is_shared_by_workers_and_a_closed_or_a_written_one_is_not(
 
 def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
     """Each step takes 0.1 ms more than the one before, all of it in code of the script's own."""
-    asked = _Watching.__new__(_Watching)
     steps = [StepTime(n, 0.01 + 1e-4 * n, [0.0, 0.003, 0.005, 0.001, 0.001 + 1e-4 * n]) for n in range(60)]
-    asked._account, asked._taken = Account(parts={"steps": 1.0}, plain=steps), 0.0
-    trend, growing = asked._trend()
+    trend, growing = trend_of(Account(parts={"steps": 1.0}, plain=steps))
     assert (trend.kind, growing) == ("grows", OWN) and trend.per_step == pytest.approx(1e-4)
     line = Line(OWN, "/home/me/train.py", 9, 1.0, [], "auc(scores)")
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.5, 0.0, 0.0, 0.5])])
@@ -134,3 +192,20 @@ def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
     (found,) = findings(Symptoms(**known, trend=trend, growing=growing))
     assert (found.cause, found.where) == ("own_line", "train.py:9")
     assert found.evidence.endswith("in each step, and it takes longer and longer")
+
+
+@pytest.mark.parametrize(
+    ("steps", "grew", "kept", "named"),
+    [
+        (20, 16e6, {"history": "train.py:9"}, ["memory_grows"]),  # few steps, as on a busy machine
+        (2000, 16e6, {"history": "train.py:9"}, []),  # some numbers a step
+        (20, 16e6, {}, []),
+        (2000, 160e6, {}, ["memory_grows"]),
+    ],
+)
+def test_memory_of_a_list_that_grows_is_told_by_its_step_and_not_by_how_many_there_were(
+    steps, grew, kept, named
+):
+    memory = Growth(steps, 500_000_000, 500_000_000 + int(grew))
+    grown = msgspec.structs.replace(seen(kept=kept), memory=memory)
+    assert [each.cause for each in findings(grown)] == named

@@ -70,3 +70,32 @@ def test_steps_that_change_are_said_before_a_switch_and_after_a_cause():
     grows = str(report.SENTENCES.trend(trend))
     assert report.first_sentence(seen(WORKERS, findings=(), trend=trend)).startswith(grows)
     assert report.first_sentence(seen(WORKERS, trend=trend)).startswith("t.py:7")
+
+
+def busy(share, limit="about"):
+    """A switch that gives something only while other programs are busy."""
+    return msgspec.structs.replace(WORKERS, cause="One compute thread", share=share, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("cause", "switch", "is_first"),
+    [
+        (OWN, busy(0.6), True),
+        (OWN, msgspec.structs.replace(WORKERS, share=0.3), True),  # about as much
+        (OWN, WORKERS, False),
+        (msgspec.structs.replace(OWN, kind="waste"), WORKERS, True),
+        (msgspec.structs.replace(OWN, kind="waste", share=0.01), WORKERS, False),
+    ],
+)
+def test_a_cause_in_the_script_comes_before_some_switches_that_may_give_more(cause, switch, is_first):
+    """If it is a plain waste, or gives about as much, or the switch helps against other programs alone."""
+    first = report.first_sentence(seen(switch, findings=[cause]))
+    assert first.startswith("t.py:7") == is_first
+
+
+def test_a_cause_that_is_listed_is_never_called_none():
+    """A share that a busy machine has made smaller is no reason to say that nothing was found."""
+    small = msgspec.structs.replace(OWN, share=0.06)
+    assert report.first_sentence(seen(findings=[small])).startswith("t.py:7")
+    assert "No avoidable cost" not in report.first_sentence(seen(findings=[small]))
+    assert not msgspec.structs.replace(WORKERS, share=0.06).is_worth_a_sentence, "a switch may give less"

@@ -5,9 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfkit.additions.advice.finding import ordered
 from perfkit.additions.scripts import study
-from perfkit.additions.scripts.causes import Switches, Symptoms, suggest
+from perfkit.additions.scripts.causes import Switches, Symptoms, ordered, suggest
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import Account, StepTime
@@ -101,7 +100,7 @@ def test_bounds_come_before_what_only_measuring_tells_and_measured_gains_before_
     seen = replace(SEEN, target=target)
     found = suggest(seen)
     assert [idea.cause for idea in found] == ["Loader workers", "AMP", "Optimizer"], "neither refused nor on"
-    assert ordered(reversed(found))[0] == found[0]
+    assert ordered(found[::-1])[0] == found[0]
     measured = msgspec.structs.replace(found[2], measured=Ratio(1.2, 1.1, 1.3, "faster"))
     assert ordered([*found, measured])[0] == measured
     assert "Loader workers" not in [idea.cause for idea in suggest(seen, {"rows_one_by_one"})]

@@ -1,5 +1,7 @@
 """What watching keeps, and says, where the script takes longer to answer than there is time."""
 
+import math
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,8 @@ from perfkit.additions.scripts import evidence, watching
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import Account
-from perfkit.errors import RunFailed
+from perfkit.additions.scripts.watching import Unanswered
+from perfkit.errors import RunFailed, TrainingEnded
 from perfkit.rules import Target
 from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Block, DeviceFacts, Peak
@@ -29,7 +32,6 @@ ANSWERS = {
 class Slow:
     """A script that answers nothing else until it has answered the question about its lines."""
 
-    launch = SimpleNamespace(describe=lambda: "python train.py")
     tree = SimpleNamespace(processes=list, cpu_s=lambda: 0.0)
 
     def __init__(self, clock):
@@ -61,8 +63,9 @@ def script(data_dir, monkeypatch):
 
 
 def watched(script, whole):
-    source = SimpleNamespace(take=lambda: script, target=Target("cpu"))
-    return watching._Watching(source, 60.0, Progress()).ask(after=0, whole=whole)
+    answers = watching.asked(script, 60.0, Progress(), after=0, whole=whole)
+    script.stop()
+    return watching.watched(answers, "python train.py", Target("cpu"))
 
 
 def test_a_look_that_takes_too_long_is_given_up_and_what_was_seen_before_stays(script):
@@ -77,3 +80,41 @@ def test_a_whole_run_is_awaited_whatever_is_under_way_in_it(script):
     seen = watched(script, whole=True)
     assert "run_on" in script.asked and seen.seen.ended
     assert SYNCS not in script.asked, "it has come to its end"
+
+
+class Answering:
+    """Answers in turn; an answer that is an error is raised."""
+
+    timeout_s = None
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def ask(self, question, **_):
+        self.asked.append(question)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def looks(count, until=math.inf):
+    return [watching.Look(name, f"question of {name}", until, {}) for name in ("a", "b", "c")[:count]]
+
+
+def test_questions_are_asked_in_turn_until_the_script_has_ended():
+    script = Answering(1, TrainingEnded("it has ended"))
+    answers = watching.in_turn(script, looks(3), 1.0, {"before": 0})
+    assert answers == {"before": 0, "a": 1, "b": Unanswered.ENDED, "c": Unanswered.ENDED}
+    assert script.asked == ["question of a", "question of b"] and script.timeout_s is None
+
+
+def test_what_cannot_be_over_in_time_is_not_begun_and_says_nothing_of_the_script():
+    answers = watching.in_turn(Answering(), looks(1, time.monotonic() + 10.0), 20.0, {})
+    assert answers == {"a": Unanswered.TOO_LONG} and watching.silent(answers) is None
+    assert watching.in_turn(Answering(1), looks(1), 20.0, answers) == {"a": 1}
+
+
+def test_a_script_that_fails_in_time_is_a_failure():
+    with pytest.raises(RunFailed, match="it broke"):
+        watching.in_turn(Answering(RunFailed("it broke")), looks(1), 1.0, {})
