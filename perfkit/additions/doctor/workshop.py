@@ -13,7 +13,7 @@ from perfkit.studies.sources import Plan, Progress
 
 CHAPTERS = {
     "data_loading": "02", "pinning": "03", "batch_size": "04", "uint8_copy": "05", "scaled_decode": "05",
-    "channels_last": "06", "amp": "06", "cpu_threads": "06", "amp_fewer_threads": "06", "compile": "07",
+    "channels_last": "06", "amp": "06", "amp_fewer_threads": "06", "compile": "07",
 }  # fmt: skip
 """The chapter that measures each stage."""
 PANELS, SIDES = 1, 2  # of chapter 02: how many panels measure, and how many recipes they have
