@@ -65,7 +65,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def own_time() -> float:
-    """A clock that stands still while this thread waits for a core, so that shares hold on a busy machine."""
+    """A clock that stops while this thread waits for a core, so that shares hold on a busy machine."""
     waited_ns = 0
     with contextlib.suppress(OSError, ValueError), open("/proc/thread-self/schedstat", "rb") as file:
         waited_ns = int(file.read().split()[1])
