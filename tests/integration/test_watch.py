@@ -61,6 +61,33 @@ def step():
 """
 
 
+IN_A_THREAD = """
+import threading, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return torch.randn(8)
+
+def train():
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    while True:
+        for x in DataLoader(Slow(), 8):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+thread = threading.Thread(target=train, daemon=True)
+thread.start()
+thread.join()
+"""
+
+
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
     """The folder in which scripts are started."""
@@ -93,6 +120,13 @@ def train(script, steps=6):
 
 def observe(script, steps):
     return script.ask("observe", steps=steps)
+
+
+def test_a_training_in_a_thread_of_its_own_is_seen_to_wait_for_its_data(folder):
+    with started(IN_A_THREAD) as script:
+        train(script)
+        assert min(observe(script, 12).block.data_wait_s) >= 0.008, "eight samples of 1 ms"
+        assert not [note for note in script.ask("describe").notes if "thread" in note]
 
 
 def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):

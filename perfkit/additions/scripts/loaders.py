@@ -248,8 +248,8 @@ class Loaders(Part):
             plain(iterator, loader, *args, **kwargs)
 
     def _end_workers(self, plain: Any, iterator: Any) -> None:
-        is_main = threading.current_thread() is threading.main_thread()
-        with self._script.doing("start") if is_main else contextlib.nullcontext():
+        is_trainer = threading.current_thread() is self._script.steps.trainer
+        with self._script.doing("start") if is_trainer else contextlib.nullcontext():
             plain(iterator)
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
@@ -261,10 +261,10 @@ class Loaders(Part):
 
     def _fetch(self, plain: Any, iterator: Any) -> Any:
         script, epoch = self._script, iterator._perfkit
-        is_main = threading.current_thread() is threading.main_thread()
-        if not is_main:
-            script.note("batches are fetched in a thread of the script's own: waiting is not seen")
-        if not is_main or self._is_fetching:
+        is_trainer = threading.current_thread() is script.steps.trainer
+        if not is_trainer and script.steps.count:  # before the first step it is not known who trains
+            script.note("batches are fetched in another thread than the training's: waiting is not seen")
+        if not is_trainer or self._is_fetching:
             return plain(iterator)
         script.steps.begin()
         script.tell(lambda part: part.on_fetch())

@@ -6,6 +6,7 @@ import functools
 import os
 import statistics
 import sys
+import threading
 import time
 import traceback
 from collections import Counter, defaultdict
@@ -69,6 +70,7 @@ class StepDetector:
         self.since = clock()  # when the step under way began
         self.now = ScriptStep()
         self.in_backward = False
+        self.trainer = threading.main_thread()  # in Ray Train, and with `threading`, it is another one
         self._fed = dict[object, int]()  # samples by what changes the weights in a step, in its order
         self._first: ScriptStep | None = None
         self._is_over = False  # whether the step under way ends once something else begins
@@ -91,6 +93,8 @@ class StepDetector:
         """The weights have been changed, by an optimizer or by the script itself."""
         if is_capturing():
             raise failed("captured")
+        if not self.in_backward:
+            self.trainer = threading.current_thread()
         if by in self._fed and by == next(reversed(self._fed)):
             self._is_over = True
         elif by not in self._fed and not self.count:  # one that shows up later is rarer
