@@ -138,7 +138,7 @@ def parts(folder: Path, preset: str) -> list[Part]:
         Part("facts", "what is here", facts, 30),
         Part("tests", "tests/gpu", pytest, 130),
         Part("smoke", "the ladder at its smallest", smoke, 80),
-        Part("ladder", f"the ladder at {preset}", ladder, 220, has_budget=True),
+        Part("ladder", f"the ladder at {preset}", ladder, 220, has_budget=preset != "smoke"),
         Part("traces", "three steps of some stages, profiled", own("traces"), 80),
         Part("parity", f"does {HALF} train the same", own("parity"), 45),
         Part("syncs", "copies and waits of a step", own("syncs"), 25),

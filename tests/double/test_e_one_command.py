@@ -144,7 +144,7 @@ def test_a_run_against_the_double_writes_page_recording_and_file(tmp_path, monke
     facts, *_ = gpu.parts(tmp_path, "smoke")
     command = ["run", "--workload", TOY, "--device", "cuda", "--preset", "smoke", "--stages", "pinning"]
     words = [sys.executable, "-m", "perfkit", *command, "-o", str(tmp_path / "ladder.json")]
-    ladder = gpu.Part("ladder", "a ladder", words, 60.0, has_budget=True)
+    ladder = gpu.Part("ladder", "a ladder", words, 60.0)
     assert gpu.measure([facts, ladder], tmp_path, 60.0) == 0
     (packed,) = tmp_path.glob("gpu-*.zip")
     assert packed.name == "gpu-double-of-cuda-no-gpu.zip"

@@ -11,6 +11,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from perfkit.additions import lines as lines_module
 from perfkit.additions.lines import EVERY_S, Line, Sampler, Spot, line_before, lines, merged
@@ -164,6 +165,13 @@ def test_the_own_clock_stands_still_while_others_have_the_core(monkeypatch):
     assert lines_module.own_time() == 70.0
     monkeypatch.setattr(lines_module, "open", refused)
     assert lines_module.own_time() == 100.0, "no other system tells"
+
+
+def test_the_own_clock_goes_on_where_a_gpu_does(monkeypatch):
+    monkeypatch.setattr(lines_module, "time", SimpleNamespace(perf_counter=lambda: 100.0))
+    monkeypatch.setattr(lines_module, "open", lambda *_: io.BytesIO(b"7 30000000000 12\n"), raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert lines_module.own_time() == 100.0
 
 
 @pytest.mark.parametrize("interrupts", [True, False])
