@@ -16,17 +16,24 @@ def losing(*asked, store=None, **more):
     return SimpleNamespace(sections=list)
 
 
+class Match:
+    """Two scripts that are compared as `losing` does it."""
+
+    a = SimpleNamespace(_replace=lambda title: None)
+    plan = SimpleNamespace(until=lambda *how: None)
+
+    def _replace(self, a, plan):
+        return self
+
+    def compare(self, progress, store):
+        losing(store=store)
+        return SimpleNamespace(comparison=None, verdict=lambda *given: SimpleNamespace(losses=None))
+
+
 def capstone(monkeypatch):
-    match = SimpleNamespace(
-        a=SimpleNamespace(_replace=lambda title: None),
-        b=None,
-        plan=SimpleNamespace(until=lambda *how: None),
-        verdict=lambda *given: SimpleNamespace(losses=None),
-    )
-    monkeypatch.setattr(puzzles, "compare", losing)
     monkeypatch.setattr(puzzles, "call", lambda *asked, **more: {})
     monkeypatch.setattr(puzzles, "score", lambda *known: [])
-    monkeypatch.setattr(puzzles.registry, "load", lambda place: lambda *sides, **how: match)
+    monkeypatch.setattr(puzzles.registry, "load", lambda place: lambda *sides, **how: Match())
     with open("my_capstone.py", "w") as file:
         file.write("import torch")
     puzzles.capstone()
