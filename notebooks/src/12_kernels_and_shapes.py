@@ -181,7 +181,7 @@ for what in ("each block", "whole model"):
 #
 # Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32; with K = 1500 it is 1.05 times, with N = 9999 1.01 times. Since cuBLAS 11 any size works, and multiples of 8 work best (64 on an A100): vocabulary, hidden sizes, tokens per batch, channels.
 #
-# Here is about a quarter of that product's rows (16 · 36) and columns, and the same a little off, in 16 bits; CPUs hardly care. With 8 rows there are few FLOPs per byte, so memory is the roof:
+# Here: about a quarter of its rows (16 · 36) and columns, and a little off, in 16 bits; CPUs hardly care. With 8 rows there are few FLOPs per byte, so memory is the roof:
 
 # %%
 for row in report.rows:
@@ -190,7 +190,7 @@ for row in report.rows:
         print(f"{row.shape:18} {row.seconds * 1e3:6.2f} ms, {row.flops_per_s / roof:4.0%} of its roof")
 
 # %% [markdown]
-# (Above 100%, the matrix came from the cache.) For every thread and the driver: [Nsight Systems](../docs/articles.md#nsight-systems).
+# (Above 100%, it came from the cache.) `cudnn_benchmark` and `compile_mode="max-autotune"` try several algorithms. Every thread and the driver: [Nsight Systems](../docs/articles.md#nsight-systems).
 
 # %% [markdown]
 # ### Puzzle ★★★: pad the layer
