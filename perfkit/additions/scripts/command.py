@@ -33,7 +33,7 @@ def watch(
         float, typer.Option(min=1, help="seconds that it may take once the script trains")
     ] = watching.BUDGET_S,
     tries: Annotated[
-        bool, typer.Option("--try", help="also measure the two best suggestions, about 30 s each")
+        bool, typer.Option("--try", help="also measure the two best suggestions, about 30 s or more each")
     ] = False,
     after: Annotated[int, typer.Option(min=0, help="steps that pass before it is looked at")] = 0,
     whole: Annotated[bool, typer.Option("--whole", help="let it run to its end, watched lightly")] = False,

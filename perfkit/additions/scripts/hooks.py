@@ -92,9 +92,8 @@ class ModuleCalls:
         return functools.partial(self._unknown, module)
 
     @staticmethod
-    def own(module: Any) -> Callable[..., Any] | None:
-        function: Callable[..., Any] | None = module.__dict__.get("_compiled_call_impl")
-        return function
+    def own(module: Any) -> Any:
+        return module.__dict__.get("_compiled_call_impl")
 
     @staticmethod
     def replace(module: Any, function: Callable[..., Any]) -> None:

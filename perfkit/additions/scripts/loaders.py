@@ -124,13 +124,12 @@ class Watch:
 def data_facts(loader: Any, asked_worker: int) -> DataFacts:
     """What a loader and its data set are."""
     dataset: Any = getattr(loader, "dataset", None)
-    makes_batches = getattr(loader, "batch_size", 1) is None or hasattr(dataset, "__getitems__")
     facts = DataFacts(
         kind=type(dataset).__name__,
         workers=getattr(loader, "num_workers", 0) or 0,
         is_iterable=isinstance(dataset, data.IterableDataset),
         is_split=bool(asked_worker) or getattr(loader, "worker_init_fn", None) is not None,
-        can_batch=makes_batches,
+        can_batch=getattr(loader, "batch_size", 1) is None or hasattr(dataset, "__getitems__"),
     )
     count = -1
     with contextlib.suppress(Exception):  # iterable ones have none

@@ -72,7 +72,7 @@ def watch(
     """Watches some plain steps of a script, fewer if they take longer than a fifth of the budget.
 
     `budget_s`: for so long once the script trains. `after`: so many steps pass before it is looked at.
-    `whole`: it runs to its end. `tries`: the two best suggestions are measured, too, for about 30 s each.
+    `whole`: it runs to its end. `tries`: the two best suggestions are measured, about 30 s or more each.
     """
     progress = progress or Progress()
     with script_plan(launch).open(progress) as source:
@@ -90,22 +90,30 @@ def watch(
 
 
 def _tried(source: ScriptSource, result: Watched) -> Watched:
-    """The result, with what the best suggestions gave in turn with the script as it is."""
-    side_s = result.script.startup_s + LIMIT.tried_steps * result.seen.step_s
-    if side_s > 2 * TRY_S:
-        slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit referee"
-        return msgspec.structs.replace(result, warnings=[*result.warnings, slow])
+    """The result, with what the best suggestions gave in turn with the script as it is, or why not."""
     best = result.suggestions[: LIMIT.tried]
+    side_s = result.script.startup_s + LIMIT.tried_steps * result.seen.step_s
+    if not best:
+        return _warned(result, "nothing was tried, as no switch is suggested")
+    if side_s > 2 * TRY_S:
+        return _warned(result, f"nothing was tried, as a start takes {side_s:.0f} s: use perfkit referee")
     base = source.baseline()
     recipes = [(UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
-    rule = replace(source.plan.rule, budget=Budget(TRY_S / 2), cached=0)
+    rule = replace(source.plan.rule, budget=Budget(TRY_S), cached=0)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
-    _, *runs = source.measure(staging.recipe_stages(recipes, source.target), rule)
+    plain, *runs = source.measure(staging.recipe_stages(recipes, source.target), rule)
+    problems = [f"trying switches ended early: {source.stopped}"] if source.stopped else []
     ideas = result.suggestions[LIMIT.tried :]
     for idea, run in zip(best, runs, strict=True):
-        if ratio := run.speedup("baseline"):  # one that failed is suggested no more
-            ideas.append(msgspec.structs.replace(idea, measured=ratio))
-    return msgspec.structs.replace(result, suggestions=causes.ordered(ideas))
+        measured = run.speedup("baseline")
+        ideas.append(msgspec.structs.replace(idea, measured=measured))
+        if measured is None:
+            problems.append(f"trying {idea.cause} gave no result: {run.reason or plain.reason}")
+    return _warned(msgspec.structs.replace(result, suggestions=causes.ordered(ideas)), *problems)
+
+
+def _warned(result: Watched, *problems: str) -> Watched:
+    return msgspec.structs.replace(result, warnings=[*result.warnings, *problems])
 
 
 class Unanswered(Enum):

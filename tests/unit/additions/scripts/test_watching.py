@@ -5,16 +5,22 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
+from perfkit.additions.advice.finding import Finding
 from perfkit.additions.inside import SYNCS
 from perfkit.additions.scripts import evidence, watching
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import Account
 from perfkit.additions.scripts.watching import Unanswered
-from perfkit.errors import RunFailed, TrainingEnded
+from perfkit.errors import Cancelled, RunFailed, TrainingEnded
+from perfkit.ladder.catalogue import PRESETS
+from perfkit.recipe import Recipe
+from perfkit.results.rounds import Pairing
+from perfkit.results.run import Run
 from perfkit.rules import Target
-from perfkit.studies.sources import Progress
+from perfkit.studies.sources import Plan, Progress
 from perfkit.worker.messages import Block, DeviceFacts, Peak
 
 TOOK_S = 500.0  # an evaluation that comes while lines are looked at, of a minute that is budgeted
@@ -118,3 +124,99 @@ def test_what_cannot_be_over_in_time_is_not_begun_and_says_nothing_of_the_script
 def test_a_script_that_fails_in_time_is_a_failure():
     with pytest.raises(RunFailed, match="it broke"):
         watching.in_turn(Answering(RunFailed("it broke")), looks(1), 1.0, {})
+
+
+def run(status="ok", reason="", pairings=()):
+    about = {"session": "s", "created": "", "stage": "s", "workload": "train.py", "device": "cpu"}
+    how = {"status": status, "reason": reason, "pairings": list(pairings)}
+    return Run(id="r", **about, recipe=Recipe().to_dict(), **how)
+
+
+def failed(reason):
+    return run("failed", reason)
+
+
+PLAIN = run()
+FASTER = run(pairings=[Pairing([120.0] * 9, [100.0] * 9, against="r", role="baseline", interleaved=True)])
+UNSTARTED = run("cancelled", "stopped before its first round")
+
+
+class Trying:
+    """A source of given runs: that of the unchanged script, then those of what is tried."""
+
+    target = Target("cpu")
+
+    def __init__(self, *runs, stopped=None):
+        self.runs, self.stopped = list(runs), stopped
+        self.plan = Plan(None, None, PRESETS["quick"].rule, None)
+        self.rules = []
+
+    def baseline(self):
+        return Recipe()
+
+    def measure(self, stages, rule):
+        self.rules.append(rule)
+        return self.runs
+
+
+@pytest.fixture
+def seen(script):
+    """What watching has shown: three switches to try, and a warning."""
+    tried = {"Loader workers": {"workers": 2}, "Optimizer": {"optimizer_impl": "foreach"}, "Compile": {}}
+    ideas = [Finding(name, "", "", settings=settings) for name, settings in tried.items()]
+    return replace(watched(script, whole=False), suggestions=ideas, warnings=["a warning"])
+
+
+OF_WORKERS = "trying Loader workers gave no result: "
+OF_OPTIMIZER = "trying Optimizer gave no result: "
+
+
+@pytest.mark.parametrize(
+    ("runs", "stopped", "measured", "said"),
+    [
+        ([PLAIN, FASTER, FASTER], None, {"Loader workers", "Optimizer"}, []),
+        ([PLAIN, failed("no memory"), FASTER], None, {"Optimizer"}, [OF_WORKERS + "no memory"]),
+        (
+            [failed("it ended"), failed("it ended"), run()],
+            None,
+            set(),
+            [OF_WORKERS + "it ended", OF_OPTIMIZER + "it ended"],
+        ),
+        (
+            [PLAIN, FASTER, UNSTARTED],
+            Cancelled("stopped on request"),
+            {"Loader workers"},
+            [
+                "trying switches ended early: stopped on request",
+                OF_OPTIMIZER + "stopped before its first round",
+            ],
+        ),
+        (
+            [PLAIN, FASTER, FASTER],
+            TrainingEnded("it ended"),
+            {"Loader workers", "Optimizer"},
+            ["trying switches ended early: it ended"],
+        ),
+    ],
+)
+def test_a_switch_whose_try_gives_no_result_stays_a_suggestion_and_its_reason_is_said(
+    runs, stopped, measured, said, seen
+):
+    result = watching._tried(Trying(*runs, stopped=stopped), seen)
+    assert {idea.cause for idea in result.suggestions} == {idea.cause for idea in seen.suggestions}
+    assert {idea.cause for idea in result.suggestions if idea.measured} == measured
+    assert result.warnings == ["a warning", *said]
+
+
+def test_each_switch_that_is_tried_has_the_time_that_is_promised(seen):
+    source = Trying(PLAIN, FASTER, FASTER)
+    watching._tried(source, seen)
+    (rule,) = source.rules
+    assert rule.budget.seconds(2) == 2 * watching.TRY_S
+
+
+def test_nothing_is_started_where_nothing_is_suggested(seen):
+    source = Trying(PLAIN)
+    result = watching._tried(source, replace(seen, suggestions=[]))
+    assert not source.rules
+    assert result.warnings == ["a warning", "nothing was tried, as no switch is suggested"]
