@@ -48,6 +48,7 @@ COPIED = {
     process = multiprocessing.get_context("spawn").Process(target=child)
     process.start(); process.join(); assert process.exitcode == 0""",
     "symlink": 'os.symlink("/etc/hostname", "link"); assert Path("link").is_symlink()',
+    "a large folder": 'os.chmod("many", 0o700); os.utime("many", (1, 1)); assert len(os.listdir("many")) == 1000',
 }
 """Ways to write that work on a copy, with and without Landlock."""
 PROGRAMS = {
@@ -94,7 +95,8 @@ def project(tmp_path, monkeypatch):
 
 def state(folder):
     """Everything in the folder above, Git's own folder too."""
-    return {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
+    files = {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
+    return files, {path: (path.stat().st_mode, path.stat().st_mtime) for path in folder.rglob("*")}
 
 
 def written(code, folder):

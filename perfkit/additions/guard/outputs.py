@@ -10,6 +10,7 @@ import errno
 import glob
 import itertools
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -25,6 +26,7 @@ clock = time.perf_counter  # taken before the script begins, which may replace i
 _EVENTS = registry.toml(__package__, "events")
 _PATHS = _EVENTS["file"] | _EVENTS["folder"] | _EVENTS["entry"]
 _COMMANDS = _EVENTS["start"]
+_SHELL = ["/bin/sh", "-c"]  # as `shell=True` and `os.system` start a line
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SAID = 16 << 20  # bytes of a copy from which on it is said
 _MOST = 1 << 30  # bytes of one from which on it is refused
@@ -86,7 +88,7 @@ class Outputs:
         for write in writes(event, args):
             self.before(write)
         if event in _COMMANDS and not self._is_guarded:
-            self._before_start(args[_COMMANDS[event]])
+            self._before_start(event, args[_COMMANDS[event]])
 
     def before(self, write: Write) -> None:
         """Makes room for a write in the mirror; refuses it elsewhere."""
@@ -100,11 +102,10 @@ class Outputs:
                 reason = "a measured script writes only below a copy of its folder: use a relative path"
                 raise PermissionError(errno.EACCES, reason, place)
 
-    def _before_start(self, command: Any) -> None:
+    def _before_start(self, event: str, command: Any) -> None:
         given = command if isinstance(command, list | tuple) else [command]
         words = [os.fsdecode(word) for word in given]
-        names = {os.path.basename(word) for word in words[:2]}
-        is_harmless = names & set(_EVENTS["only_read"]) or any(name.startswith("python") for name in names)
+        is_harmless = _is_harmless([*_SHELL, *words] if event == "os.system" else words)
         if not (is_harmless or self._is_ignoring()) and _is_by_the_script():
             reason = "on this system a measured script starts no other program, as it could change your files"
             raise PermissionError(errno.EACCES, reason, " ".join(words))
@@ -119,6 +120,16 @@ class Outputs:
             return True
         is_on_the_way = any(is_within(folder, place) for folder in self.writable)
         return event == "os.mkdir" and (is_on_the_way or os.path.isdir(place))
+
+
+def _is_harmless(words: list[str]) -> bool:
+    """Whether a program changes no file, or is a Python, which keeps to the mirror itself."""
+    if words[:2] == _SHELL and len(words) > 2:  # with these characters, its line may do more than start it
+        words = [] if re.search(r"[;&|<>()$`\n]", words[2]) else words[2].split()
+    program = os.path.basename(words[0]) if words else ""
+    if program == "git" and len(words) > 1:
+        return words[1] in _EVENTS["git_only_reads"]
+    return program in _EVENTS["only_read"] or bool(re.fullmatch(r"python[\w.-]*", program))
 
 
 def _is_by_the_script() -> bool:
@@ -156,9 +167,12 @@ def is_within(place: str, folder: str) -> bool:
 
 def make_room(mirror: str, place: str, write: Write) -> list[str]:
     """Makes real what is changed in the mirror, with its folders; remarks on large copies."""
-    is_folder = write.event in _EVENTS["folder"]
-    unfold(mirror, place if is_folder else os.path.dirname(place))
-    if write.event not in _EVENTS["file"] or not os.path.islink(place) or os.path.isdir(place):
+    is_itself = write.event in _EVENTS["file"]  # and not what lists it
+    if write.event in _EVENTS["folder"] or (is_itself and os.path.isdir(place)):
+        unfold(mirror, place)
+        return []
+    unfold(mirror, os.path.dirname(place))
+    if not is_itself or not os.path.islink(place):
         return []
     if not (write.keeps_content and os.path.exists(place)):
         os.unlink(place)
@@ -200,8 +214,7 @@ def fill(mirror: str, place: str) -> None:
     So do other file systems, and Git's folder, in which a commit of the mirror would end.
     """
     waiting = deque([place])
-    left = _MOST_ENTRIES
-    bytes_left = _MOST_BYTES
+    left, bytes_left = _MOST_ENTRIES, _MOST_BYTES
     until = time.monotonic() + _MOST_S
     while waiting:
         for entry in sorted(os.scandir(waiting.popleft()), key=lambda entry: entry.name):

@@ -41,6 +41,60 @@ def test_a_file_whose_mode_is_changed_keeps_its_contents(project, scratch):
     assert (project / "out/old.txt").stat().st_mode & 0o777 != 0o600
 
 
+@pytest.mark.parametrize(
+    ("event", "change"),
+    [
+        ("os.chmod", lambda: os.chmod("out", 0o700)),
+        ("os.chown", lambda: os.chown("out", os.getuid(), os.getgid())),
+        ("os.utime", lambda: os.utime("out", (1, 1))),
+    ],
+)
+def test_a_folder_whose_mode_owner_or_time_is_changed_becomes_a_real_one(event, change, project, scratch):
+    before = (project / "out").stat()
+    scratch.hook(event, ("out", 0, 0, -1))
+    change()
+    now = (project / "out").stat()
+    assert (now.st_mode, now.st_mtime, now.st_ctime_ns) == (
+        before.st_mode,
+        before.st_mtime,
+        before.st_ctime_ns,
+    )
+    assert not Path("out").is_symlink()
+    assert Path("out/old.txt").read_text() == "original"
+
+
+PROGRAM, LINE = "subprocess.Popen", "os.system"
+
+
+@pytest.mark.parametrize(
+    ("event", "command", "is_started"),
+    [
+        (PROGRAM, ["git", "status"], True),
+        (PROGRAM, ["/bin/sh", "-c", "git rev-parse HEAD"], True),
+        (PROGRAM, ["/usr/bin/python3.12", "-c", "print(1 > 2)"], True),
+        (LINE, b"nvidia-smi -L", True),
+        (PROGRAM, ["rm", "status"], False),
+        (PROGRAM, ["mv", "python_notes.txt", "x"], False),
+        (PROGRAM, ["git", "clean"], False),
+        (PROGRAM, ["git"], False),
+        (PROGRAM, ["/bin/sh", "-c"], False),
+        (PROGRAM, ["/bin/sh", "-c", "rm", "status"], False),
+        (LINE, b"nvidia-smi ; rm a.txt", False),
+        (LINE, b"uname > a.txt", False),
+        (LINE, b"python=1 rm a.txt", False),
+        (LINE, b"", False),
+    ],
+)
+def test_where_the_kernel_guards_nothing_only_programs_that_read_are_started(
+    event, command, is_started, scratch, monkeypatch
+):
+    monkeypatch.setattr(outputs, "_is_by_the_script", lambda: True)
+    scratch._is_guarded = False
+    refused = pytest.raises(PermissionError, match="starts no other program")
+    with contextlib.nullcontext() if is_started else refused:
+        scratch.hook(event, ("git", command) if event == PROGRAM else (command,))
+
+
 WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
@@ -56,6 +110,8 @@ WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         ("os.chmod", ("a.txt", 0o600, -1), ["a.txt"]),
         ("os.chown", ("a.txt", 0, 0, -1), ["a.txt"]),
         ("os.utime", ("a.txt", (1, 1), None, -1), ["a.txt"]),
+        ("os.setxattr", ("a.txt", "user.name", b"x", 0), ["a.txt"]),
+        ("os.removexattr", ("a.txt", "user.name"), ["a.txt"]),
         ("sqlite3.connect", ("a.db",), ["a.db"]),
         ("sqlite3.connect", (":memory:",), []),
         ("os.mkdir", ("a", 0o777, -1), ["a"]),
