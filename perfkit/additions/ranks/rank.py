@@ -290,16 +290,25 @@ class RankReporter:
         self._line = line
         self._sending = threading.Lock()
         self._over = threading.Event()
-        self._store = self._own_line_to_the_store() if hello.local < hello.world else None
+        self._store: Any = None
+        if hello.local < hello.world:
+            self._with_other_nodes(self._join_store)
 
-    def _own_line_to_the_store(self) -> Any:
-        """A line of our own: what waits for something on the script's would hold this one up."""
-        place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
+    def _with_other_nodes(self, exchange: Callable[[], None]) -> None:
+        """Goes on without them where the store cannot be reached: it ends with its own node."""
         try:
-            return resolve_name("torch.distributed.TCPStore")(*place, wait_for_workers=False)
+            exchange()
         except (RuntimeError, ValueError) as problem:
+            self._store = None
             self._recorder.script.note(f"ranks of other nodes are not heard of: {problem}")
-            return None
+
+    def _join_store(self) -> None:
+        """A line of our own: what waits for something on the script's would hold this one up."""
+        address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+        if not (address and port):  # the ranks have met elsewhere, and the training waits for this line
+            raise ValueError("MASTER_ADDR and MASTER_PORT are not set")
+        store = resolve_name("torch.distributed.TCPStore")
+        self._store = store(address, int(port), wait_for_workers=False, timeout=_FAR)
 
     def attend(self) -> None:
         """Looks at the thread that trains, says that it lives, and answers for it, until it has ended."""
@@ -317,11 +326,11 @@ class RankReporter:
             before = recorder.sampler.look(recorder.thread.ident or 0, before)
             if is_asked:
                 self.send(self.state())
-                self._gather()
+                self._with_other_nodes(self._gather)
             if before - beaten > _BEAT_S:
                 beaten = before
                 self.send(messages.Beat(steps=recorder.script.steps.count, part=recorder.part_now()))
-                self._give()
+                self._with_other_nodes(self._give)
 
     def send(self, message: messages.Message) -> None:
         """Says something; that nobody listens any more shows when a question is awaited."""

@@ -22,17 +22,12 @@ def sections(found: Scaling) -> list[Content]:
     lost.sort(key=lambda each: -each[1])
     contents: list[Content] = divided(words.answer(found, lost, last.efficiency(base)))
     contents += [Notice(f"{units.plural(count, 'rank')}: {why}") for count, why in found.failures.items()]
-    contents += [
-        picture(found),
-        _table(found, found.measured, "What is lost to what", str(words.table_note())),
-    ]
+    contents.append(picture(found))
+    contents.append(_table(found, found.measured, "What is lost to what", str(words.table_note())))
     if remarks := divided(words.remarks(found)):
         contents.append(Bullets(remarks))
-    predictions = [
-        _table(found, found.predicted, f"At most, with {found.regime} scaling"),
-        *divided(words.limits(found)),
-    ]
-    contents.append(Section("What more ranks could give (predicted)", predictions))
+    most = _table(found, found.predicted, f"At most, with {found.regime} scaling")
+    contents.append(Section("What more ranks could give (predicted)", [most, *divided(words.limits(found))]))
     return [*contents, Section("Details", [units.clean(found.command)])]
 
 

@@ -1,6 +1,7 @@
 """Several ranks, watched as they were launched: who is late, what they exchange, what they train on."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -78,7 +79,8 @@ class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def alone(launch: RanksLaunch, progress: Progress) -> contextlib.AbstractContextManager[None]:
     """Waits until nothing else is measured here; launches of several nodes would wait for each other."""
-    if _NODES.search(" ".join(launch.command)):
+    of_launcher = itertools.takewhile(lambda word: not word.endswith(".py"), launch.command)
+    if _NODES.search(" ".join(of_launcher)):  # what follows is the script's own
         return contextlib.nullcontext()
     return device_lock(None, progress.cancelled, progress.wait)
 

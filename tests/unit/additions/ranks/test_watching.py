@@ -43,6 +43,12 @@ def test_a_launch_on_one_machine_waits_for_other_measurements(how, stopped):
         pass
 
 
+def test_an_argument_of_the_script_does_not_tell_of_nodes(stopped):
+    own = launch_of(["torchrun", "train.py", "-N", "64"])
+    with alone(of_nodes(), Progress()), pytest.raises(Cancelled), alone(own, stopped):
+        pass
+
+
 @pytest.mark.parametrize(("whole", "said"), [(False, "about 60 s once"), (True, "train.py: until its end")])
 def test_the_command_watches_alone_and_says_for_how_long(whole, said, stopped, monkeypatch, capsys):
     def watch(launch, *how):
