@@ -30,10 +30,9 @@ class _PathBeneath(ctypes.Structure):
 
 def version() -> int:
     """The version of Landlock that this kernel has; 0 if it has none."""
-    if not sys.platform.startswith("linux"):
-        return 0
-    with contextlib.suppress(OSError):
-        return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError):
+            return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
     return 0
 
 

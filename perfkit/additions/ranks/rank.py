@@ -192,8 +192,7 @@ class RankRecorder(Part):
             if number in _WEIGHED:
                 self._weigh(number)
             if self.rank is not None and len(self._seen.steps) < _KEPT:
-                elements = self._elements // len(steps)
-                self._seen.steps.append(self._step(number, step, exchange, elements))
+                self._seen.steps.append(self._step(number, step, exchange, self._elements // len(steps)))
         self._elements = 0
 
     def _step(self, number: int, step: ScriptStep, exchange: StepExchange, elements: int) -> StepOfRank:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from perfkit.additions.referee.match import Match, ScriptSide, Terms, compare_whole, matched, with_switches
+from perfkit.additions.referee.match import Match, Terms, compare_whole, two_scripts, with_switches
 from perfkit.additions.referee.verdict import OF_GATE
 from perfkit.additions.scripts.command import Module, launcher
 from perfkit.additions.scripts.watched import Launch
@@ -94,7 +94,7 @@ def _match(programs: list[str], settings: list[str], module: bool, terms: Terms)
         raise InvalidValue(what, "Name two scripts, or one with --set switch=value")
     first, second, *arguments = programs
     old, new = (Launch(side, tuple(arguments), module) for side in (first, second))
-    return matched(ScriptSide(old, old.program), ScriptSide(new, new.program), terms)
+    return two_scripts(old, new, terms)
 
 
 @contextlib.contextmanager

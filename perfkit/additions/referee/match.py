@@ -97,6 +97,11 @@ def matched(a: ScriptSide, b: ScriptSide, terms: Terms, source: type[Observed] =
     return Match(plan, Candidate(a.title, a.changes), Candidate(b.title, b.changes), set(terms.allowed))
 
 
+def two_scripts(old: Launch, new: Launch, terms: Terms) -> Match:
+    """Two scripts as they stand."""
+    return matched(ScriptSide(old, old.program), ScriptSide(new, new.program), terms)
+
+
 def with_switches(launch: Launch, settings: Mapping[str, Value], terms: Terms) -> Match:
     """A script as it is, and with switches that are set from outside."""
     title = ", ".join(f"{name}={shown(value)}" for name, value in settings.items())

@@ -277,10 +277,8 @@ class Loaders(Part):
         finally:
             self._is_fetching = False
         indices = epoch.indices.popleft() if epoch.indices else None
-        if isinstance(indices, list | tuple) and None not in indices[:1]:
-            samples = len(indices)
-        else:
-            samples = size(batch)
+        is_told = isinstance(indices, list | tuple) and None not in indices[:1]
+        samples = len(indices) if is_told else size(batch)
         self._ledger.fetch(epoch.loader, samples, is_first)
         if not torch.is_grad_enabled():
             script.tell(lambda part: part.on_evaluation())

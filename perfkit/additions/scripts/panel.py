@@ -103,8 +103,7 @@ class ScriptPanel(Panel):
         earlier = job.before.comparison if job.before else None
         result = compare(*sides, job.request, earlier, job.progress, self.store)
         is_open = result.ratio.verdict == "undecided"
-        runs = [result.a, result.b]
-        self._hold(Answered(job.request, runs, is_open, sides=sides, comparison=result))
+        self._hold(Answered(job.request, [result.a, result.b], is_open, sides=sides, comparison=result))
         self._forget_edit()
         self._seen = [section._replace(folded=True) for section in self._seen]
         self._require_stored()
