@@ -276,7 +276,7 @@ class Loaders(Part):
                 batch = plain(iterator)
         finally:
             self._is_fetching = False
-        indices = epoch.indices.popleft() if epoch.indices else None
+        indices: Any = epoch.indices.popleft() if epoch.indices else None
         is_told = isinstance(indices, list | tuple) and None not in indices[:1]
         samples = len(indices) if is_told else size(batch)
         self._ledger.fetch(epoch.loader, samples, is_first)
