@@ -30,16 +30,14 @@ def climb(
     end all that was kept is measured against the baseline: what helps alone may not help together. A workload
     that cannot be loaded raises, as does Ctrl-C, once every process has ended.
 
-    The `store` keeps the runs; its `lost` has what it cannot keep. Rounds are added to those of `earlier`.
+    The `store` keeps the runs; its `lost` has what it cannot keep. Rounds are added to those of `earlier`,
+    but a ladder of several stages takes none.
     """
     progress = progress or Progress()
     runs: list[Run] = []
     with plan.open(progress, store=store) as source:
         stored = source.stored()
-        for measured in stored or _runs_of(source):
-            run = with_earlier(measured, earlier)
-            if runs and earlier and run not in earlier:
-                run = rated(run, runs[0])
+        for run in stored or _runs_of(source, earlier):
             if not (stored or run in earlier):
                 keep(store, run)
             progress.finish(run)
@@ -47,21 +45,28 @@ def climb(
     return runs
 
 
-def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
-    """A run with the rounds of the earlier one of its stage, recipe and code before its own.
+def with_earlier(runs: Sequence[Run], earlier: Sequence[Run]) -> list[Run]:
+    """Runs with the rounds of the earlier ones of the same stage, recipe and code before their own.
 
-    One that was stopped before it had further rounds is the earlier one.
+    If one was stopped before it had further rounds, all of them are the earlier ones: the others would be
+    compared with runs that are not there.
     """
-    for before in earlier:
-        is_same = (before.stage, before.recipe, before.code) == (run.stage, run.recipe, run.code)
-        if is_same and before.status == "ok" and run.status == "ok":
-            return continued(before, run)
-        if is_same and before.status == "ok" and run.status == "cancelled":
-            return before
-    return run
+    joined: list[Run] = []
+    for run in runs:
+        before = next((each for each in earlier if _continues(run, each)), None)
+        if before and run.status == "cancelled":
+            return list(earlier)
+        whole = continued(before, run) if before and run.status == "ok" else run
+        joined.append(rated(whole, joined[0]) if joined else whole)
+    return joined
 
 
-def _runs_of(source: Source) -> Iterator[Run]:
+def _continues(run: Run, before: Run) -> bool:
+    is_same = (before.stage, before.recipe, before.code) == (run.stage, run.recipe, run.code)
+    return is_same and before.status == "ok"
+
+
+def _runs_of(source: Source, earlier: Sequence[Run]) -> Iterator[Run]:
     ladder = source.plan.ladder
     if not ladder.recipes and len(ladder.stages) > 1:
         if source.is_costly:
@@ -74,7 +79,8 @@ def _runs_of(source: Source) -> Iterator[Run]:
         rows = rows[-1:]
     if sum(not stage.reason for stage in rows) > 1 and _repeats(source):
         rows = [*rows, staging.again(rows[0])]
-    yield from source.measure(rows, source.plan.rule)
+    runs = source.measure(rows, source.plan.rule)
+    yield from with_earlier(runs, earlier) if earlier else runs
 
 
 @dataclass(frozen=True)
@@ -92,10 +98,9 @@ class Kept:
         """The same with a run of all its stages: to the baseline it has the product of their ratios."""
         first, *further = self.newest
         pairing = first.pairing("baseline")
-        rate = self.base.samples_per_s
-        if pairing and rate:
+        if pairing and self.base.samples_per_s:
             multiplied = structs.replace(pairing, via=[*pairing.via, *_with_previous(further)])
-            run = structs.replace(run, pairings=[multiplied], reference_samples_per_s=rate.value)
+            run = _with_rate_of(self.base, structs.replace(run, pairings=[multiplied]))
         return replace(self, run=run)
 
     def joined(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "Kept":
@@ -107,13 +112,9 @@ class Kept:
         if not kept:
             return self
         newest = tuple(kept.values())
-        return Kept(
-            self.base,
-            _together(self.stage, [stage for stage in candidates if stage.name in kept]),
-            run=newest[0] if len(newest) == 1 else None,
-            newest=newest,
-            below=(*self.below, *_with_previous(newest)),
-        )
+        stage = _together(self.stage, [stage for stage in candidates if stage.name in kept])
+        run = newest[0] if len(newest) == 1 else None
+        return Kept(self.base, stage, run, newest, below=(*self.below, *_with_previous(newest)))
 
 
 class _Climb:

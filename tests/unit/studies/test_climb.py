@@ -322,10 +322,11 @@ def test_the_baseline_has_its_rounds_though_no_stage_of_the_first_group_can_act(
 
 def test_rounds_are_added_to_those_of_the_same_stage_and_recipe_only():
     base, stage = session()[:2]
-    joined = with_earlier(stage, [base, stage])
+    (joined,) = with_earlier([stage], [base, stage])
     assert joined.raw.block_samples_per_s == 2 * stage.raw.block_samples_per_s
     other = structs.replace(stage, recipe={**stage.recipe, "workers": 9})
-    assert with_earlier(stage, [base, other]) is stage
+    (alone,) = with_earlier([stage], [base, other])
+    assert alone is stage
 
 
 def test_a_continuation_that_is_stopped_before_its_first_round_leaves_what_was_there(machine, where):
@@ -337,18 +338,31 @@ def test_a_continuation_that_is_stopped_before_its_first_round_leaves_what_was_t
     assert (store.lost, len(store.runs())) == ([], len(before)), "it is stored already"
 
 
-def test_a_side_that_was_stopped_before_it_had_further_rounds_is_not_stored_again(
-    machine, where, monkeypatch
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_continuation_that_is_stopped_before_each_side_has_further_rounds_leaves_all_as_they_were(
+    machine, where, monkeypatch, stopped
 ):
-    """The sides took turns, because they did not fit into memory together."""
+    """The sides took turns, in either order, because they did not fit into memory together."""
     base, stage = session()[:2]
+    failed = structs.replace(stage, id="failed", stage="failed", status="failed", reason="out of memory")
+    earlier = [base, stage, failed]
     store = RunStore()
-    for run in (base, stage):
+    for run in earlier:
         store.add(run)
-    further = structs.replace(base, id="further", session="further")
-    stopped = structs.replace(stage, id="stopped", session="further", status="cancelled")
-    monkeypatch.setattr("perfkit.studies.climb._runs_of", lambda source: iter([further, stopped]))
-    runs = climb(where, store, earlier=[base, stage])
-    assert (runs[0].id, runs[1]) == ("further", stage)
-    assert len(runs[0].raw.block_samples_per_s) == 2 * len(base.raw.block_samples_per_s)
-    assert store.lost == []
+    further = [structs.replace(run, id=f"{run.id} more", session="further") for run in earlier]
+    further[stopped] = structs.replace(further[stopped], status="cancelled", pairings=[])
+    monkeypatch.setattr(ThisMachine, "measure", lambda source, stages, rule: further)
+    runs = climb(where, store, earlier=earlier)
+    assert runs == earlier
+    assert runs[1].previous(runs) is runs[0], "what it was compared with is there"
+    assert (store.lost, len(store.runs())) == ([], len(earlier)), "it is stored already"
+
+
+def test_a_side_that_fails_leaves_the_others_their_further_rounds(machine, where, monkeypatch):
+    base, stage = session()[:2]
+    further = [structs.replace(run, id=f"{run.id} more", session="further") for run in (base, stage)]
+    further[1] = structs.replace(further[1], status="failed", reason="out of memory")
+    monkeypatch.setattr(ThisMachine, "measure", lambda source, stages, rule: further)
+    joined, failed = climb(where, RunStore(), earlier=[base, stage])
+    assert joined.id == further[0].id and failed.status == "failed"
+    assert len(joined.raw.block_samples_per_s) == 2 * len(base.raw.block_samples_per_s)

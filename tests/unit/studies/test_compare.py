@@ -111,7 +111,7 @@ def test_rounds_of_code_that_has_changed_since_are_not_added(machine, where, mon
     again = compare(A, B, where.until(0), store=store)
     assert again.a.code != first.a.code
     assert earlier_comparison(A, B, where, store) == again
-    assert with_earlier(again.b, [first.b]) == again.b
+    assert with_earlier([again.b], [first.b]) == [again.b]
 
 
 def test_every_process_of_a_measurement_must_find_the_code_that_it_began_with(machine, where, monkeypatch):
