@@ -22,7 +22,7 @@ from perfkit.show.style import Figure
 from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import plan_key
-from perfkit.studies.job import Answered, Job, Stopped
+from perfkit.studies.job import Answered, Job, Stopped, after
 from perfkit.studies.sources import Plan, Progress
 
 
@@ -71,11 +71,9 @@ class LadderPanel(Panel):
         self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.subject.device  # what the plan is for, such as `recorded:NAME`
         places = {name: name for name in (self.device, self.session_device) if name} | _places()
+        options = [(words, name) for name, words in places.items()]
         self._menu = widgets.Dropdown(
-            description="Where",
-            options=[(words, name) for name, words in places.items()],
-            value=self.device,
-            _dom_classes=["pk-where"],
+            description="Where", options=options, value=self.device, _dom_classes=["pk-where"]
         )
         self._menu.observe(self._chosen, "value")
         self.above = [row([heading(self.heading), self._menu], "pk-head"), *self.above]
@@ -120,21 +118,23 @@ class LadderPanel(Panel):
 
     def _moved(self) -> None:
         """Shows what was measured earlier for a plan that is new, if anything was."""
-        self._forget_problems()
+        self._clear(self.plan)
         self._hold(self._earlier())
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.status.say(f"measured earlier, at {when} UTC; Run measures again")
         self.show()
 
-    def _forget_problems(self) -> None:
-        """What went wrong with an earlier result says nothing of the next one."""
+    def _clear(self, request: Plan) -> None:
+        """Shows nothing; what went wrong with an earlier result says nothing of the next one."""
         self.store.problems.clear()
         self.store.lost.clear()
+        self._hold(Answered(request))
+        self._show_runs(())
 
     def _earlier(self) -> Answered:
         """What was measured for the plan before this panel was made, or moved."""
-        return _answer(self.plan.fixed(), self.store.remembered(plan_key(self.plan)))
+        return Answered(self.plan.fixed(), self.store.remembered(plan_key(self.plan)))
 
     @contextlib.contextmanager
     def _noted(self, what: str) -> Iterator[None]:
@@ -154,30 +154,20 @@ class LadderPanel(Panel):
                 self._steps(job.progress)
 
     def _climb(self, job: Job) -> None:
-        """Measures what a job asks for. Raises what went wrong, also in a run, and what was stopped.
-
-        Then the answer that was there stays, unless every run that has rounds in it has rounds now.
-        """
-        answer, shown = self.answer, self.runs
-        self._hold(Answered(job.request))
-        self._show_runs(())
-        self._forget_problems()
+        """Measures what a job asks for. Raises what went wrong, also in a run, and what was stopped."""
+        before, shown = self.answer, self.runs
+        earlier = job.before.runs if job.before else ()
+        self._clear(job.request)
         runs: Sequence[Run] = ()
-        is_whole = False
         try:
-            runs = climb(job.request, self.store, job.progress, job.before.runs if job.before else ())
-            has_ended = all(run.status in ("ok", "not_applicable") for run in runs)
-            is_whole = has_ended and not job.progress.cancelled.is_set()
+            runs = climb(job.request, self.store, job.progress, earlier)
         finally:
-            runs = runs or job.runs
-            measured = {run.title for run in runs if run.status == "ok"}
-            keeps_all = all(run.title in measured for run in answer.runs if run.status == "ok")
-            if is_whole or (runs and keeps_all):
-                answer, shown = _answer(job.request, runs), runs
+            answer = after(before, job, runs)
             self._hold(answer)
-            self._show_runs(shown)
-        # Each reason once, with the first run that it ended.
-        failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}
+            self._show_runs(shown if answer is before else answer.runs)
+        # Each reason once, with the first run that it ended; what failed earlier has been told.
+        failures = [run for run in reversed(runs) if run.status == "failed" and run not in earlier]
+        failed = {run.reason: run.title for run in failures}
         if failed:
             raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
         self._require_stored()
@@ -237,14 +227,6 @@ def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = No
     """Whether a recipe trains as the plain program does; None where no addition can tell."""
     reference = registry.table("PROOFS").get("parity")
     return registry.load(reference)(plan, title, recipe, progress=progress) if reference else None
-
-
-def _answer(plan: Plan, runs: Sequence[Run]) -> Answered:
-    """Runs as the answer to a plan. A longer ladder is built on its own verdicts: it takes no more rounds."""
-    takes_more = not plan.recorded and (plan.ladder.recipes or len(plan.ladder.stages) < 2)
-    ratios = [run.speedup(pairing.role) for run in runs if not run.is_again for pairing in run.pairings]
-    is_open = any(ratio is not None and ratio.verdict == "undecided" for ratio in ratios)
-    return Answered(plan, runs, bool(takes_more and is_open))
 
 
 def _places() -> dict[str, str]:

@@ -163,8 +163,14 @@ class Panel(Sectioned):
         with self._turn:
             if self.is_busy:
                 return None
+            place = self._output
             self._output = output  # a result that is below another cell stays there
-            self.job = Job(act, self._request(before), self._observe, before)
+            try:
+                request = self._request(before)
+            except BaseException:
+                self._output = place  # nothing begins, so what is shown stays where it is
+                raise
+            self.job = Job(act, request, self._observe, before)
             return self.job
 
     def _request(self, before: Answered | None) -> Plan:

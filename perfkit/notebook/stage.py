@@ -34,12 +34,9 @@ class StagePanel(LadderPanel):
         self.optimization = optimization(stage)
         self.heading = self.optimization.question
         self.controls = Controls(self.optimization.settings, self._set_changes)
+        asked = "Your guess: how many times as fast? (0 = no guess)"
         self._guess = widgets.BoundedFloatText(
-            description="Your guess: how many times as fast? (0 = no guess)",
-            max=1000.0,
-            step=0.1,
-            continuous_update=False,
-            _dom_classes=["pk-guess"],
+            description=asked, max=1000.0, step=0.1, continuous_update=False, _dom_classes=["pk-guess"]
         )
         self._guess.observe(lambda _: self.show(), "value")
         self._decisions = text("pk-climb")
@@ -120,17 +117,14 @@ class StagePanel(LadderPanel):
 
     def _decide(self, kept: bool) -> None:
         self.results()
-        run = self._run_of(self.runs)
-        if run is None or not self._is_stored(run):
+        run = self._own_run()
+        if run is None:
             what = "a recording is shown" if self.plan.recorded else "this stage has no result"
             where = "Choose a place that measures in the menu Where, then press Run"
             raise InvalidValue(f"{what}: only your own result can be kept or dropped", where)
         decisions.decide(self.store, self.plan, run, run.previous(self.runs), kept)
         self._decided = decisions.decided(self.store, self.plan)
         self._show_climb()
-
-    def _is_stored(self, run: Run) -> bool:
-        return not self.plan.recorded and run.status == "ok"
 
     def _show_climb(self) -> None:
         climbed = " · ".join(_kept_in_words(self._decided[name]) for name in LADDER if name in self._decided)
@@ -142,18 +136,27 @@ class StagePanel(LadderPanel):
     def _run_of(self, runs: Sequence[Run]) -> Run | None:
         return next((run for run in runs if run.stage == self.optimization.name), None)
 
-    def _measure(self, job: Job) -> None:
-        guess = self.guess
-        super()._measure(job)
+    def _own_run(self) -> Run | None:
+        """The run of this stage, if it is the reader's own: one of a recording is not."""
         run = self._run_of(self.runs)
-        if run is None or not self._is_stored(run):
+        return run if run and run.status == "ok" and not self.plan.recorded else None
+
+    def _climb(self, job: Job) -> None:
+        """Keeps the guess with its result at once: what comes next can be stopped."""
+        guess = self.guess
+        super()._climb(job)
+        if run := self._own_run():
+            self.store.mark(run.id, guess=guess)
+
+    def _measure(self, job: Job) -> None:
+        super()._measure(job)
+        run = self._own_run()
+        if run is None or run.simulated:
             return
-        self.store.mark(run.id, guess=guess)
-        if not run.simulated:
-            job.progress.reach(0.99)
-            with self._noted("Whether it trains the same could not be checked"):
-                found = proof(job.request, run.title, Recipe.from_dict(run.recipe), job.progress)
-                self.answer = replace(self.answer, proof=found)
+        job.progress.reach(0.99)
+        with self._noted("Whether it trains the same could not be checked"):
+            found = proof(job.request, run.title, Recipe.from_dict(run.recipe), job.progress)
+            self.answer = replace(self.answer, proof=found)
         if self.answer.proof:
             self.store.prove(run.id, self.answer.proof)
 
@@ -182,13 +185,9 @@ class StagePanel(LadderPanel):
         with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
             title, lines = staging.stage_diff(staging.described(self.answer.request))
             diff.append(Section(title, [Code(lines, "diff")]))
-        return [
-            tables.ladder(self.runs),
-            *tables.evidence(self.runs),
-            *(tables.parity(self.answer.proof) if self.answer.proof else ()),
-            *diff,
-            Section("The card", [Markdown(self.optimization.card()), *article], folded=True),
-        ]
+        parity = tables.parity(self.answer.proof) if self.answer.proof else ()
+        card = Section("The card", [Markdown(self.optimization.card()), *article], folded=True)
+        return [tables.ladder(self.runs), *tables.evidence(self.runs), *parity, *diff, card]
 
 
 def _kept_in_words(decided: Decided) -> str:

@@ -27,11 +27,21 @@ class Answered:
 
     request: Plan
     runs: Sequence[Run] = ()
-    can_continue: bool = False  # whether further rounds could decide what it leaves open
     notices: tuple[str, ...] = ()  # what went wrong without making it void
     proof: Parity | None = None  # whether its stage trains the same
     sides: tuple[Candidate, Candidate] | None = None  # of a comparison
     comparison: Comparison | None = None
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether further rounds could decide what it leaves open; a longer ladder builds on its verdicts."""
+        ladder = self.request.ladder
+        takes_more = not self.request.recorded and (ladder.recipes or len(ladder.stages) < 2)
+        ratios = [run.speedup(each.role) for run in self.runs if not run.is_again for each in run.pairings]
+        if self.comparison:
+            ratios = [self.comparison.ratio]
+        is_open = any(ratio is not None and ratio.verdict == "undecided" for ratio in ratios)
+        return bool(takes_more and is_open)
 
 
 class Job:
@@ -123,3 +133,20 @@ class Job:
         if now.run:
             self.runs = (*self.runs, now.run)
         self._changed(self, now.run)
+
+
+def after(before: Answered, job: Job, runs: Sequence[Run]) -> Answered:
+    """The answer that a job leaves, by the `runs` that its study returned: none if it raised.
+
+    A job that was stopped or failed leaves the one `before`, unless every run that has rounds in it has some
+    now. Further rounds of the same programs change nothing else that is known of them.
+    """
+    has_ended = all(run.status in ("ok", "not_applicable") for run in runs)
+    if runs and has_ended and not job.progress.cancelled.is_set():
+        return Answered(job.request, runs)
+    runs = runs or job.runs
+    measured = {run.title for run in runs if run.status == "ok"}
+    keeps_all = all(run.title in measured for run in before.runs if run.status == "ok")
+    if not runs or not keeps_all or list(runs) == list(before.runs):
+        return before
+    return replace(before, runs=runs) if job.before else Answered(job.request, runs)

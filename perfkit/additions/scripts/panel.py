@@ -102,8 +102,7 @@ class ScriptPanel(Panel):
             sides = Candidate(study.UNCHANGED), Candidate(title, changes=self._settings())
         earlier = job.before.comparison if job.before else None
         result = compare(*sides, job.request, earlier, job.progress, self.store)
-        is_open = result.ratio.verdict == "undecided"
-        self._hold(Answered(job.request, [result.a, result.b], is_open, sides=sides, comparison=result))
+        self._hold(Answered(job.request, [result.a, result.b], sides=sides, comparison=result))
         self._forget_edit()
         self._seen = [section._replace(folded=True) for section in self._seen]
         self._require_stored()

@@ -65,9 +65,7 @@ class Workbench(LadderPanel):
         source = staging.described(self.plan)
         self.controls.offer(source.baseline(), partial(why_not, target=source.target))
         self.plan = self.plan.trying(recipes=self._recipes())
-        self._forget_problems()
-        self._hold(Answered(self.plan))
-        self._show_runs(())
+        self._clear(self.plan)
         if self.plan.recorded:
             self.history.ticked = [*self._listed]
         self._compare()

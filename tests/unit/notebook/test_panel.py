@@ -443,6 +443,68 @@ def test_rounds_that_were_measured_before_a_stop_are_part_of_the_answer(monkeypa
     assert [*study.earlier] == joined
 
 
+@pytest.mark.parametrize("has_more", [False, True])
+def test_a_continuation_that_is_stopped_leaves_what_is_known_of_the_training(monkeypatch, has_more):
+    """The study comes back with the runs that were there, or with further rounds of both."""
+    base, stage = session()[:2]
+    answer = [base, undecided(stage)]
+    more = [msgspec.structs.replace(run, session="of further rounds") for run in answer]
+    FakeStudy(monkeypatch, measured(*answer))
+    panel = pk.StagePanel("data_loading")
+    panel.run()
+    proof = panel.answer.proof
+    runs = more if has_more else answer
+
+    def stopped(progress):
+        panel.stop()
+        return measured(*runs)(progress)
+
+    FakeStudy(monkeypatch, stopped)
+    pressed(panel, "pk-continue")
+    assert panel.job.state == "stopped" and [*panel.runs] == runs
+    assert proof and panel.answer.proof is proof
+    assert "Parity" in terminal.text(panel.sections()) and offers_more(panel)
+
+
+def test_a_run_that_failed_before_is_not_told_again_by_a_stop(monkeypatch):
+    titles = {"plain": {}, "AMP": {"amp": "bf16"}, "workers": {"workers": 1}}
+    base, stage = session()[:2]
+    failed = msgspec.structs.replace(
+        stage, id="workers", title="workers", status="failed", reason="no memory"
+    )
+    answer = [base, undecided(stage), failed]
+    FakeStudy(monkeypatch, measured(*answer))
+    panel = pk.RecipePanel(titles)
+    pressed(panel, "pk-run")
+    assert "workers failed: no memory" in words(panel)
+
+    def stopped(progress):
+        panel.stop()
+        return answer
+
+    FakeStudy(monkeypatch, stopped)
+    pressed(panel, "pk-continue")
+    assert panel.job.state == "stopped" and "no memory" not in words(panel)
+    assert [*panel.runs] == answer
+
+
+def test_a_refusal_leaves_the_result_below_the_cell_that_has_it(monkeypatch):
+    base, stage = session()[:2]
+    FakeStudy(monkeypatch, measured(base, undecided(stage)))
+    panel = pk.LadderPanel(["data_loading"])
+    below, controls = Place(), Place()
+    monkeypatch.setattr(panel, "_output_here", lambda: below)
+    monkeypatch.setattr(panel, "_with_controls", controls)
+    panel.run()
+    monkeypatch.setattr(workloads, "source", lambda name: b"edited")
+    press(panel, "pk-continue")
+    assert "has changed since these rounds were measured" in words(panel)
+    before = len(below.said), len(controls.said)
+    panel.show()
+    assert below.said[before[0] :] == ["a result"]
+    assert controls.said[before[1] :] == [], "it is there once"
+
+
 def test_a_recipe_that_fails_keeps_its_rounds_and_one_that_has_none_holds_no_other_up(monkeypatch):
     titles = {"plain": {}, "AMP": {"amp": "bf16"}, "workers": {"workers": 1}}
     base, stage = session()[:2]

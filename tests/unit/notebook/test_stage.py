@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from perfkit import notebook as pk
 from perfkit import workloads
-from perfkit.errors import InvalidValue, RunFailed
-from perfkit.notebook import stage
+from perfkit.errors import Cancelled, InvalidValue, RunFailed
+from perfkit.notebook import ladder, stage
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
 from tests.unit.notebook.fakes import FakeStudy
@@ -68,6 +68,23 @@ def test_a_guess_stands_beside_its_result_now_and_later(monkeypatch):
     panel.store._do("UPDATE runs SET guess = NULL")
     panel._moved()
     assert panel.guess is None, "nobody has guessed this result"
+
+
+def test_a_guess_stays_with_its_result_if_the_picture_is_stopped(monkeypatch):
+    runs = stored("data_loading")
+    FakeStudy(monkeypatch, lambda progress: runs)
+
+    def stopped(panel, progress=None):
+        if progress:
+            raise Cancelled("stopped on request")
+
+    monkeypatch.setattr(ladder.LadderPanel, "_steps", stopped)
+    panel = pk.StagePanel("data_loading")
+    panel._guess.value = 1.5
+    with pytest.raises(Cancelled):
+        panel.run()
+    later = pk.StagePanel("data_loading")
+    assert (later.guess, later.runs) == (1.5, runs)
 
 
 def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workload():

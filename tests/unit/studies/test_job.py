@@ -1,12 +1,22 @@
 """A job: what was asked for stays as it was, and it ends in one way, which is told once."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.studies.job import Answered, Job, Stopped
+from perfkit.results.parity import Parity
+from perfkit.studies.job import Answered, Job, Stopped, after
 from tests.unit.show.fake_runs import session
+
+PLAN = SimpleNamespace(recorded="", ladder=SimpleNamespace(recipes=(), stages=("data_loading",)))
+BASE, STAGE = session()[:2]
+MORE = [replace(run, id=f"{run.id} more") for run in (BASE, STAGE)]
+FAILED = replace(STAGE, id="failed", status="failed", reason="out of memory")
+CANCELLED = replace(STAGE, id="cancelled", status="cancelled")
+NOT_HERE = replace(STAGE, id="not here", status="not_applicable")
 
 
 def followed(work, **more):
@@ -93,6 +103,39 @@ def test_it_is_waited_for_and_what_is_stopped_later_has_ended_already():
 
 
 def test_a_job_that_continues_an_answer_knows_it():
-    answer = Answered("a plan", session()[:2])
+    answer = Answered(PLAN, session()[:2])
     assert not answer.can_continue
     assert Job(lambda job: None, answer.request, before=answer).before is answer
+
+
+@pytest.mark.parametrize(
+    ("returned", "finished", "is_stopped", "left"),
+    [
+        (MORE, MORE, False, "a new one"),
+        ([MORE[0], NOT_HERE], [], False, "a new one"),
+        ([], [], False, "as it was"),  # it raised before anything was measured
+        ([], [BASE, STAGE], True, "as it was"),
+        ([BASE, STAGE], [BASE, STAGE], True, "as it was"),  # no further round
+        (MORE, MORE, True, "with further rounds"),
+        ([], MORE, False, "with further rounds"),  # the kernel was interrupted
+        ([*MORE, FAILED], [], False, "with further rounds"),  # one that had no rounds before
+        ([], MORE[:1], True, "as it was"),  # on the way through a ladder
+        ([MORE[0], FAILED], [], False, "as it was"),
+        ([MORE[0], CANCELLED], [], True, "as it was"),
+    ],
+)
+@pytest.mark.parametrize("is_continued", [True, False])
+def test_what_a_job_leaves_of_the_answer_before(returned, finished, is_stopped, left, is_continued):
+    """Further rounds, or those of a measurement of its own, which has no proof yet."""
+    before = Answered(PLAN, [BASE, STAGE], ("no picture",), Parity("AMP", "bitwise", [], False, {}))
+    job = Job(lambda job: None, PLAN, before=before if is_continued else None)
+    job.runs = tuple(finished)
+    if is_stopped:
+        job.stop()
+    answer = after(before, job, returned)
+    if left == "as it was":
+        assert answer is before
+        return
+    assert [*answer.runs] == [*(returned or finished)]
+    known = (before.notices, before.proof) if is_continued and left == "with further rounds" else ((), None)
+    assert (answer.notices, answer.proof) == known
