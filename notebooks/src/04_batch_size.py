@@ -29,11 +29,11 @@ pk.lanes(
 )
 
 # %% [markdown]
-# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches. It also fills each kernel; a small one leaves part of the GPU idle while it runs. At the walk-through's 224 × 224 pixels there are no gaps, and only this second effect is left: it measured 1.32 times. The simulation does not see that effect, and predicts 1.08 times.
+# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches. It also fills each kernel; a small one leaves part of the GPU idle while it runs. At the walk-through's 224 × 224 pixels there are no gaps, and only this second effect is left: it measured 1.32 times. The simulation sees little of it, and predicts 1.08 times.
 #
 # ## First, on a CPU: memory reuse
 #
-# On a CPU, freed memory goes back to the system, and every step has to request it again, page by page. The larger the batch, the more this costs, so end it first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep the memory, which then fragments, and never returns. (PyTorch's tuning guide recommends jemalloc or tcmalloc, which reuse memory, too.) Guess the gain:
+# On a CPU, freed memory goes back to the system, and every step has to request it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep the memory, which then fragments, and never returns. (PyTorch's tuning guide recommends jemalloc or tcmalloc, which reuse memory, too.) Guess the gain:
 
 # %%
 pk.my_train(allocator="keep")
@@ -41,7 +41,7 @@ pk.my_train(allocator="keep")
 # %% [markdown]
 # ## Now the batch
 #
-# A larger batch **changes the training**: there are fewer, larger steps for the same samples. Compare samples/s, never the time of a step. (*Kept so far* is what you kept; in the recording, data loading and memory reuse.)
+# A larger batch **changes the training**: there are fewer, larger steps for the same samples. Compare samples/s, never the time of a step. (*Kept so far* is what you kept; in the recording, another run, memory reuse was *faster*.)
 
 # %%
 panel = pk.StagePanel("batch_size")
@@ -54,9 +54,9 @@ panel.run()
 panel.table("Training loss")
 
 # %% [markdown]
-# Losses, compared over *samples*, differ: this is the first stage that changes the training.
+# Compare losses at equal *samples* (the table's are not): this stage changes the training.
 #
-# Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512 (324 ms a step), while utilisation hardly moved: it doesn't show how much of the GPU a kernel fills.
+# Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512 (324 ms a step), while utilisation, blind to how much a kernel fills, hardly moved.
 #
 # ## What it costs: memory
 #

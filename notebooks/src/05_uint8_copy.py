@@ -46,7 +46,7 @@ print(
 # %% [markdown]
 # Either way you send a quarter of the bytes (the label's 8 bytes stay). While the worker keeps up, a CPU hardly gains, and the walk-through's V100, pinned by then, only went from 1,584 to 1,670 samples/s.
 #
-# *No measurable difference* is a result: the text under the table says how large an effect would have been noticed. *Undecided* is none yet: **Continue** adds rounds. Unless it is *faster*, press **Drop**, and try it again in [07](07_compile.ipynb).
+# *No measurable difference* is a result: the text under the table says how large an effect would have been noticed. *Undecided* decides nothing yet: **Continue** adds rounds. Unless it is *faster*, press **Drop**, and try it again in [07](07_compile.ipynb).
 #
 # ## Cheaper samples
 #

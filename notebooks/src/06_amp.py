@@ -25,7 +25,7 @@ pk.lanes("sim-v100-amp-alone")
 # %% [markdown]
 # (The simulation overstates it: the walk-through gained 1.48 times, with twice the batch.)
 #
-# The gap: the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, and most other operators in the type of their input, so activations shrink, too.
+# No gap: the device is busy, but its kernels are slow. The walk-through's kernel view showed Tensor Core time 0%. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, and most other operators in the type of their input, so activations shrink, too.
 
 # %% [markdown]
 # ## First the layout
@@ -160,7 +160,7 @@ pk.puzzle("scaler").check(train_step)
 #
 # <details><summary>Answer</summary>
 #
-# Only on units made for 16 bits, and only for products and convolutions.
+# Rarely: products on Tensor Cores gain more, memory-bound operators less, what stays float32 nothing.
 #
 # </details>
 #

@@ -31,7 +31,7 @@ panel.run()
 #
 # Expect 1.5 to 3 times on two cores, most with 16-bit units, and more on a GPU.
 #
-# Now your own file, against the one that chapter 00 wrote. Guess: is it the product of your gains? (In the chart, the last bar was measured at once. If it is lower, some lines were kept because they were lucky.)
+# Now your own file, against the one that chapter 00 wrote. Guess: is it the product of your gains? (The last bar is measured at once. If its *interval* lies below, some lines were lucky. Against the recipe, it lacks what was undecided.)
 
 # %%
 pk.my_train(whole=True, allow=["samples", "updates", "losses"])
@@ -70,7 +70,7 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 # %% [markdown]
 # ## The order is arbitrary
 #
-# A stage gets the credit for what it adds to those before it: workers don't help a loop that isn't waiting for data, and compiling doesn't help one that is. To try another order, or to search for the fastest recipe:
+# A stage gets the credit for what it adds to those before it: workers don't help a loop that isn't waiting for data, and, once workers load, compiling does little for one that is. To try another order, or to search for the fastest recipe:
 #
 # ```python
 # pk.LadderPanel(["compile", "data_loading"]).run()

@@ -251,7 +251,7 @@ pk.puzzle("mask").check(masked_loss)
 # %% [markdown]
 # ## Check yourself
 #
-# **`loss.item()` takes 30 ms in a profile of the host. Where do they come from?**
+# **`loss.item()` takes 30 ms in a profile of the host. Where does that time go?**
 #
 # <details><summary>Answer</summary>
 #

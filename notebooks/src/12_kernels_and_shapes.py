@@ -55,7 +55,7 @@ plt.show()
 #
 # ## Where the GPT starts
 #
-# *MFU* (model FLOPs utilisation) is the FLOP/s that real tokens need, divided by the device's peak, here the highest measured roof of any type. It has three factors, and the smallest is to blame:
+# *MFU* (model FLOPs utilisation) is the FLOP/s that real tokens need, divided by the device's peak, here the highest measured roof of any type. It has three factors, so suspect the smallest first:
 
 # %%
 from perfkit import Recipe

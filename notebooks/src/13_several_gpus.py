@@ -73,7 +73,7 @@ print(
 pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
 
 # %% [markdown]
-# (For small factors, alternate launches: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.)
+# (For small differences, alternate launches: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.)
 #
 # ## Your line: equal work
 #
@@ -136,7 +136,7 @@ for bucket_mb in (1, 5, 25, 100):
 # %% [markdown]
 # `gradient_as_bucket_view=True` avoids a second copy of the gradients; a communication hook can send them in 16 bits.
 #
-# With accumulation (`no_sync`) ranks average once for four batches (here, only the last backward can hide it):
+# With accumulation (`no_sync`) ranks average once every four batches (only the last backward can hide it):
 
 # %%
 merged = watch_ranks(script, arguments=["--accumulate", "4"], budget_s=5)
