@@ -79,19 +79,21 @@ for number in range(60):
 
 def test_whole_runs_are_compared_to_their_end(tmp_path, monkeypatch):
     scripts.fork(monkeypatch)
-    faster, fewer = SHORT.replace("time.sleep(0.03)", ""), SHORT.replace("range(60)", "range(50)")
-    for name, text in {"old.py": SHORT, "faster.py": faster, "fewer.py": fewer}.items():
+    slow, plain = SHORT.replace("0.03", "0.2"), SHORT.replace("time.sleep(0.03)", "")
+    fewer = plain.replace("range(60)", "range(50)")
+    for name, text in {"slow.py": slow, "plain.py": plain, "fewer.py": fewer}.items():
         (tmp_path / name).write_text(text)
 
-    def referee(new, code):
-        done = perfkit("referee", "old.py", new, "--whole", "--json", "-", code=code, cwd=tmp_path)
+    def referee(old, new, code):
+        done = perfkit("referee", old, new, "--whole", "--json", "-", code=code, cwd=tmp_path)
         return json.loads(done.stdout)
 
-    kept = referee("faster.py", 0)
+    # By twelve seconds, which is more than two starts differ on a busy machine.
+    kept = referee("slow.py", "plain.py", 0)
     assert (kept["outcome"], kept["is_whole"], kept["differences"]) == ("faster", True, [])
     assert [kept["observed"][side]["run_steps"] for side in "ab"] == [60, 60]
     assert len(kept["observed"]["a"]["evaluations"]) == 3, "all of the run was seen"
-    less = referee("fewer.py", 4)
+    less = referee("plain.py", "fewer.py", 4)
     assert [(one["name"], one["evidence"]) for one in less["differences"] if one["name"] == "samples"] == [
         ("samples", "it trains on 784 samples in all, not 944")
     ]
