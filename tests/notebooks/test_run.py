@@ -80,7 +80,8 @@ SMALLER = {
     "budget_s=5": "budget_s=3",
     "--budget 60": "--budget 1",
 }
-"""Compiling a chapter's own model takes a minute; ranks are launched once, and looked at for some seconds, as a busy machine takes few steps in one."""
+"""Compiling a chapter's own model takes a minute. Ranks are launched once, and watched for some seconds: in a
+single one a busy machine takes too few steps."""
 
 
 @pytest.fixture(scope="module")
