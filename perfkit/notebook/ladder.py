@@ -155,7 +155,8 @@ class LadderPanel(Panel):
 
     def _climb(self, job: Job) -> None:
         """Measures what a job asks for. Raises what went wrong, also in a run, and what was stopped."""
-        before, shown = self.answer, self.runs
+        before = self.answer
+        shown = self.runs
         earlier = job.before.runs if job.before else ()
         self._clear(job.request)
         runs: Sequence[Run] = ()

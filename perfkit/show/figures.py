@@ -77,7 +77,8 @@ def throughput(runs: Sequence[Run]) -> Figure:
     rows: list[Row] = []
     is_ladder = any(run.decision for run in runs)
     for run in runs:
-        rate, name = run.samples_per_s, sentences.name(run)
+        rate = run.samples_per_s
+        name = sentences.name(run)
         if rate is None:
             rows.append(Row(name, (), units.wrapped(sentences.outcome(run), 44, 2)))
             continue

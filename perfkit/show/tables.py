@@ -150,7 +150,8 @@ def checks(title: str, results: Sequence[Check]) -> Table:
 def proof(runs: Sequence[Run]) -> Table:
     """Checks of the switches that each stage changes, failed checks, and the number of others that passed."""
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
-    rows, passed = list[Check](), 0
+    rows = list[Check]()
+    passed = 0
     for run in measured:
         before = run.previous(runs) or measured[0]
         for check in run.mechanism:

@@ -199,7 +199,7 @@ class _Climb:
             return self._source.measure(stages, rule)
 
     def _sides_from(self, number: int, kept: Recipe) -> list[int]:
-        """How many sides this group, each later one and the end have; a stage that is dear counts as two."""
+        """How many sides this group, each later one and the end have; a slow start counts twice."""
         counts: list[int] = []
         for later in range(number, len(self._groups)):
             acting = [stage.name for stage in self._candidates(later, kept) if not stage.reason]

@@ -106,7 +106,8 @@ def _compared(
     took_s = rule.budget.stage_s if rule.budget else 0.0
     longer = f"measure longer, with pk.my_train(budget_s={2 * max(60, took_s):.0f})"
     found = match._replace(plan=replace(match.plan, rule=rule), longer=longer).compare(progress)
-    result, verdict = found.comparison, found.verdict(rule.precision)
+    result = found.comparison
+    verdict = found.verdict(rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
     what = steps.named(before.text, now.text, added)
     contents: list[Content] = [

@@ -161,7 +161,8 @@ class _Patcher:
             if code.startswith("."):
                 _add_to_model(source, call, code)
             else:
-                name, orders = ast.unparse(call.func).rpartition(".")[2], _TABLES["positions"]
+                name = ast.unparse(call.func).rpartition(".")[2]
+                orders = _TABLES["positions"]
                 source.set_arguments(call, code, orders.get(name) or orders.get(role, []))
 
 

@@ -196,7 +196,8 @@ class RankRecorder(Part):
         self._elements = 0
 
     def _step(self, number: int, step: ScriptStep, exchange: StepExchange, elements: int) -> StepOfRank:
-        backward, exposed = step.spent["backward"], exchange.exposed
+        backward = step.spent["backward"]
+        exposed = exchange.exposed
         if not exchange.is_read:
             exposed = min(exposed, backward)
         backward = max(0.0, backward - exposed)

@@ -119,7 +119,9 @@ class _Life:
     """One script from its start to its end."""
 
     def __init__(self, begun: Run, child: Conversation, trained: Trained) -> None:
-        self._begun, self._child, self._trained = begun, child, trained
+        self._begun = begun
+        self._child = child
+        self._trained = trained
         self.has_ended = False
         self._memory = 0
         child.suspend()

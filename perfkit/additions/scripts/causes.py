@@ -124,7 +124,8 @@ def _outside(seen: Symptoms) -> Found:
 
 
 def _modes(seen: Symptoms) -> Found:
-    evidence, account = seen.evidence, seen.run
+    evidence = seen.evidence
+    account = seen.run
     is_over = any("recompile_limit" in line for line in seen.printed)
     if is_over or (account.compiled >= 3 and evidence.shapes >= 3):
         limit = "; past its limit, torch runs the model uncompiled" if is_over else ""
@@ -193,7 +194,9 @@ def _weights(seen: Symptoms) -> Found:
     for cause, part in odd.items():
         if part >= LIMIT.least / 2:
             yield of_table(cause, where, part=units.percent(part))
-    rows, count, kinds = evidence.rows, evidence.groups, evidence.group_kinds
+    rows = evidence.rows
+    count = evidence.groups
+    kinds = evidence.group_kinds
     places = list(seen.lines("optimizer"))
     share = sum(part for _, part in places)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * LIMIT.least:
@@ -205,7 +208,8 @@ def _weights(seen: Symptoms) -> Found:
 
 
 def _handling(seen: Symptoms) -> Found:
-    data, loading = seen.evidence.data, seen.evidence.loading
+    data = seen.evidence.data
+    loading = seen.evidence.loading
     if data and loading and data.open_files:
         rows = max(data.open_files.values())
         where = next((line.where for line, _ in seen.loading_lines()), "")
@@ -231,7 +235,8 @@ def _handling(seen: Symptoms) -> Found:
 
 def _workers(seen: Symptoms) -> Found:
     data = seen.evidence.data
-    memory, loader = seen.memory, seen.site("loader")
+    memory = seen.memory
+    loader = seen.site("loader")
     if not data:
         return
     facts: dict[str, Any] = {"dataset": data.kind, "workers": data.workers}
@@ -388,7 +393,9 @@ def suggest(seen: Switches, causes: Collection[str] = ()) -> list[Finding]:
 
 
 def _loading(seen: Switches) -> Found:
-    own, cores, step_s = seen.own, seen.symptoms.cores, seen.steps.step_s
+    own = seen.own
+    cores = seen.symptoms.cores
+    step_s = seen.steps.step_s
     on_cpu = seen.target.device == "cpu"
     count = cores // 2 if on_cpu else cores
     workers = units.plural(own.workers, "worker") if own.workers else "no workers"
@@ -417,7 +424,9 @@ def _computing(seen: Switches) -> Found:
     for title, of in TEXTS["switches"].items():
         if title != "cuDNN benchmark" or seen.target.convolves:
             yield from seen.idea(title, of["why"], of["settings"])
-    why, left_s, step = "the optimizer's own work", None, seen.symptoms.run.of_step
+    why = "the optimizer's own work"
+    left_s = None
+    step = seen.symptoms.run.of_step
     if seen.target.device == "cpu" and step:  # a GPU works on by itself
         step_s = seen.steps.step_s
         share = step["optimizer"] / max(sum(step.values()), 1e-9)

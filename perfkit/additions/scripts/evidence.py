@@ -32,7 +32,8 @@ from perfkit.process.failures import is_users
 from perfkit.worker import checks
 from perfkit.worker.procedure import Procedure
 
-QUESTION, STATE = f"{__name__}:evidence", f"{__name__}:denormals"
+QUESTION = f"{__name__}:evidence"
+STATE = f"{__name__}:denormals"
 NOT_STEPS = ("evaluation", "start", "checkpoint")  # parts that are not of a plain step
 AGAIN = "forward again"  # the part of a backward pass in which gradient checkpointing computes forward again
 LIMIT = limits("evidence")

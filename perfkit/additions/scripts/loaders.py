@@ -28,7 +28,8 @@ from perfkit.additions.tensors import attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
 _FILES = hooks.TABLES["files"]["names"]
-_DEPTH, _WIDTH = 3, 50  # how deep containers of a data set are looked into, and how long they may be
+_DEPTH = 3  # how deep containers of a data set are looked into
+_WIDTH = 50  # how long they may be
 _OF_A_FETCH = ("data set", "collate")  # the parts of a script that fetches a batch
 
 
@@ -202,7 +203,8 @@ class Loaders(Part):
         self.asked_worker = mmap.mmap(-1, 1)  # whether code that loads has asked which worker it is
         self._is_watched = mmap.mmap(-1, 1)
         self._watch = Watch(script)
-        self._looks, self._is_fetching = 0, False
+        self._looks = 0
+        self._is_fetching = False
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
         self._ledger = BatchLedger()
@@ -242,7 +244,7 @@ class Loaders(Part):
         # The indices are those of the batches that are under way.
         iterator._perfkit = SimpleNamespace(loader=_as_seen(loader), indices=deque(), has_begun=False)
         part = "evaluation" if self._ledger.is_for_evaluation(iterator._perfkit.loader) else "start"
-        self._script.tell(lambda part: part.on_fetch())
+        self._script.tell(lambda each: each.on_fetch())
         with self._script.doing(part):
             plain(iterator, loader, *args, **kwargs)
 
@@ -266,7 +268,7 @@ class Loaders(Part):
         if not is_trainer or self._is_fetching:
             return plain(iterator)
         script.steps.begin()
-        script.tell(lambda part: part.on_fetch())
+        script.tell(lambda each: each.on_fetch())
         is_evaluating = self._ledger.is_evaluating(epoch.loader)
         is_first = not epoch.has_begun
         epoch.has_begun = self._is_fetching = True
@@ -281,7 +283,7 @@ class Loaders(Part):
         samples = len(indices) if is_told else size(batch)
         self._ledger.fetch(epoch.loader, samples, is_first)
         if not torch.is_grad_enabled():
-            script.tell(lambda part: part.on_evaluation())
+            script.tell(lambda each: each.on_evaluation())
         is_seen = script.steps.are_first
         self._batch_ids = {id(tensor) for tensor in tensors(batch)} if is_seen else set()
         if is_seen and not is_evaluating and script.loader_pins:

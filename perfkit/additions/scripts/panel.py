@@ -108,7 +108,9 @@ class ScriptPanel(Panel):
         self._require_stored()
 
     def _patch(self, job: Job) -> None:
-        settings, sides, runs = self._settings(), self.answer.sides, self.answer.runs
+        settings = self._settings()
+        sides = self.answer.sides
+        runs = self.answer.runs
         edit = registry.load("perfkit.additions.patch.edits:make")(self.launch, settings, job.progress)
         diff = edit.diff()
         self._save.value = download(diff, "perfkit.diff")

@@ -15,7 +15,8 @@ from perfkit.show import units
 from perfkit.show.document import Content, Section, Table
 from perfkit.show.units import clean
 
-_BAR, _MOST_LINES = 30, 8  # characters of a whole bar; lines of a script that are listed
+_BAR = 30  # characters of a whole bar
+_MOST_LINES = 8  # of a script that are listed
 _OF_RUN = {"evaluation": EVALUATION, "start": EPOCHS, "checkpoint": CHECKPOINTS}  # of a line: else its steps
 
 

@@ -69,7 +69,8 @@ class RunAccount(Part):
         self._script = script
         self._is_open = self._is_timed = True  # from the first step on
         self._sees_memory = not script.settings["observers"]  # which is compared from outside
-        self._plain, self._marked = list[StepTime](), list[ScriptStep]()
+        self._plain = list[StepTime]()
+        self._marked = list[ScriptStep]()
         self._more_s = 0.0  # of plain steps that are not kept
         self._epochs = list[int]()
         self._count = 0

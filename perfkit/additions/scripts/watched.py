@@ -280,7 +280,8 @@ def _cpu_seconds(tree: Tree) -> dict[int, float]:
     of_script = list[str]()
     for process in tree.processes():
         with contextlib.suppress(psutil.Error):
-            words, times = process.cmdline(), process.cpu_times()
+            words = process.cmdline()
+            times = process.cpu_times()
             of_script = of_script or words  # parents come first
             is_helper = any(name in word for word in words for name in _TABLES["helpers"])
             is_python = "python" in "".join(words[:1]) and words != of_script and not is_helper

@@ -32,7 +32,8 @@ from perfkit.studies import staging
 from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Peak
 
-BUDGET_S, TRY_S = 60.0, 30.0  # seconds for watching once the script trains; for each switch that is tried
+BUDGET_S = 60.0  # seconds for watching once the script trains
+TRY_S = 30.0  # seconds for each switch that is tried
 LIMIT = limits("watching")
 _GOING_ON = 0.5  # of what is left then: the part in which the script goes on by itself
 Answers = dict[str, Any]  # by the name of a look; `Unanswered` where there is none
@@ -77,7 +78,7 @@ def watch(
     progress = progress or Progress()
     with script_plan(launch).open(progress) as source:
         assert isinstance(source, ScriptSource)
-        with progress.part(0, 1 + tries):
+        with progress.part(0, 2 if tries else 1):
             script = source.take()
             answers = asked(script, budget_s, progress, after, whole)
             script.stop()
@@ -119,7 +120,9 @@ def _warned(result: Watched, *problems: str) -> Watched:
 class Unanswered(Enum):
     """Why a question has no answer: the script had ended, there was no time, or it still answers another."""
 
-    ENDED, TOO_LONG, BUSY = "ended", "too long", "busy"
+    ENDED = "ended"
+    TOO_LONG = "too long"
+    BUSY = "busy"
 
 
 class Look(NamedTuple):
@@ -180,11 +183,13 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     first = Memory.of(script.tree)
     seconds = math.inf if whole else _GOING_ON * max(0.0, until - time.monotonic())
     answers = in_turn(script, [Look(_LATER, "run_on", patient, {"seconds": seconds})], least_s, answers)
-    denormal, memory = 0.0, None
+    denormal = 0.0
+    memory = None
     if silent(answers) != Unanswered.BUSY:
         answers |= {"account": script.ask("account"), "facts": script.ask("describe")}
         denormal = script.ask(evidence.STATE)
-        last, steps = Memory.of(script.tree), answers["account"].last - began
+        last = Memory.of(script.tree)
+        steps = answers["account"].last - began
         if first.own and last.own and steps > 0:  # looks take some for themselves
             memory = Growth(steps, first.own, last.own, first.others, last.others, last.threads)
     progress.reach(0.8)
@@ -202,7 +207,8 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
     plain: Observation = given["plain"]
     account: Account = given["account"]
     facts: ScriptFacts = given["facts"]
-    is_disturbed, is_on_cpu = given["taken"] > CLEAN, facts.device == "cpu"
+    is_disturbed = given["taken"] > CLEAN
+    is_on_cpu = facts.device == "cpu"
     # Other programs come and go: while they take the cores, steps get slower by themselves.
     trend, growing = (None, "") if is_disturbed else trend_of(account)
     symptoms = Symptoms(
