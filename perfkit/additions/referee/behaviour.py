@@ -114,15 +114,23 @@ _SHARES = {"updates": FEW, "inputs": SAME, "batches": SAME, "frozen": SAME}
 
 def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     now, before = _amounts(new), _amounts(old)
-    losses = zip(old.losses[:LOSSES], new.losses, strict=False)
-    if all(math.isclose(*both, rel_tol=1e-5) for both in losses):
-        # What is left out from the start is padding.
-        early = _amounts(_first_steps(new, LOSSES)).get("inputs", 0.0)
-        if early < SAME * before.get("inputs", 0.0):
-            before["inputs"] = FEW * early
+    shares = dict(_SHARES)
+    early = _amounts(_first_steps(new, LOSSES)).get("inputs", 0.0)
+    if _starts_alike(old, new) and early < SAME * before.get("inputs", 0.0):
+        # The same losses of fewer values: only padding is left out. Later inputs are compared with those.
+        before["inputs"] = early
+        shares["inputs"] = SAME * FEW
     for name, words in _TABLES["less"].items():
-        if name in now and name in before and now[name] < _SHARES.get(name, 1.0) * before[name]:
+        if name not in now or name not in before:
+            continue
+        if now[name] < shares.get(name, 1.0) * before[name]:
             yield Difference(name, words.format(now[name], before[name]))
+
+
+def _starts_alike(old: Behaviour, new: Behaviour) -> bool:
+    """Whether the first losses are the same."""
+    losses = zip(old.losses[:LOSSES], new.losses, strict=False)
+    return all(math.isclose(*both, rel_tol=1e-5) for both in losses)
 
 
 def _of_optimizers(old: Behaviour, new: Behaviour) -> Iterator[Difference]:

@@ -124,7 +124,8 @@ class MatchResult(NamedTuple):
         run = None
         if len(self.seen) == 2 and not self.is_whole:
             run = _run_ratio(self.seen, self.comparison)
-        outcome, reason = _outcome(found, losses, _Speed(self, precision, run), gate)
+        speed = _Speed(self, _ratio(self, precision), run)
+        outcome, reason = _of_training(found, losses, speed) or _of_speed(speed, precision, gate)
         return RefereeVerdict(
             outcome=outcome,
             exit_code=_EXIT_CODES[outcome],
@@ -157,21 +158,37 @@ def _differences(match: MatchResult, losses: Check) -> list[Difference]:
     return [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
 
 
+class SpeedLimits(NamedTuple):
+    """What the measured speed is held against."""
+
+    clear: float  # how many times as fast a side must be, so that a few rounds without a verdict show it
+    half_width: float  # of the interval, as a part of the ratio: a wider one decides nothing
+
+
+def judge_speed(ratio: Ratio, run: float | None, limits: SpeedLimits) -> Outcome:
+    """Whether the new script is faster: the first case that holds.
+
+    `ratio` compares the steps of both. `run` compares the runs with all that is between steps, and is None
+    where that is little. A run that is much faster may have equal steps; one that is slower has no gain.
+    """
+    if ratio.is_slower or ratio.high < 1 / limits.clear:
+        return Outcome.SLOWER
+    if run is not None and run > LIMIT.run_faster:
+        return Outcome.FASTER
+    has_faster_steps = ratio.is_faster or ratio.low > limits.clear
+    if has_faster_steps and (run is None or run >= 1):
+        return Outcome.FASTER
+    if ratio.verdict == "undecided" or ratio.half_width > limits.half_width:
+        return Outcome.UNDECIDED
+    return Outcome.NOT_FASTER
+
+
 class _Speed(NamedTuple):
-    """What was measured of the speed of steps, and of the run."""
+    """The words for what was measured of the speed: of the steps, and of the run."""
 
     match: MatchResult
-    precision: float
+    ratio: Ratio
     run: float | None
-
-    @property
-    def ratio(self) -> Ratio:
-        """That of whole runs has a single round, and is judged by its interval all the same."""
-        ratio = self.match.comparison.ratio
-        if not self.match.is_whole:
-            return ratio
-        half = math.log(ratio.high / ratio.ratio)
-        return judged(math.log(ratio.ratio), half, MIN_ROUNDS, self.precision)
 
     @property
     def in_words(self) -> str:
@@ -187,32 +204,12 @@ class _Speed(NamedTuple):
         return is_far or (ratio.low > 1 > self.run)
 
     @property
-    def is_faster(self) -> bool:
-        if self.run is not None and (self.run < 1 or self.run > LIMIT.run_faster):
-            return self.run > 1 and not self.ratio.is_slower
-        return self.ratio.is_faster or self.ratio.low > self._clear
-
-    @property
-    def is_slower(self) -> bool:
-        return self.ratio.is_slower or self.ratio.high < 1 / self._clear
-
-    @property
-    def _clear(self) -> float:
-        return float(LIMIT.overwhelming) if self.match.comparison.rounds >= LIMIT.few_rounds else math.inf
-
-    @property
-    def is_open(self) -> bool:
-        enough = LIMIT.wide * max(self.precision, self.match.comparison.pairing.known_spread.sd)
-        return self.ratio.verdict == "undecided" or self.ratio.half_width > enough
-
-    @property
     def remedy(self) -> str:
         return str(_SENTENCES.remedy(self, fmean(self.match.comparison.pairing.rounds.disturbed or [0.0])))
 
 
-def _outcome(
-    found: list[Difference], losses: Check, speed: _Speed, gate: Outcome | None
-) -> tuple[Outcome, str]:
+def _of_training(found: list[Difference], losses: Check, speed: _Speed) -> tuple[Outcome, str] | None:
+    """The outcome if it does not depend on the speed."""
     undeclared = [one for one in found if not one.allowed]
     if cheats := [f"{one.name}: {one.evidence}" for one in undeclared if one.name not in BESIDES]:
         return Outcome.TRAINS_DIFFERENTLY, "; ".join(cheats)
@@ -223,19 +220,32 @@ def _outcome(
         return Outcome.UNDECIDED, losses.evidence
     if undeclared:
         return Outcome.DOES_LESS, str(_SENTENCES.less(undeclared, speed))
-    return _of_speed(speed, gate)
+    return None
 
 
-def _of_speed(speed: _Speed, gate: Outcome | None) -> tuple[Outcome, str]:
+def _of_speed(speed: _Speed, precision: float, gate: Outcome | None) -> tuple[Outcome, str]:
     if gate == Outcome.UNDECIDED:
         return gate, f"{speed.in_words}, which does not decide the gate: {speed.remedy}"
     if gate is not None:
         return gate, speed.in_words
-    if speed.is_faster:
-        return Outcome.FASTER, speed.in_words
-    if speed.is_slower or not speed.is_open:
-        return Outcome.SLOWER if speed.is_slower else Outcome.NOT_FASTER, speed.in_words
-    return Outcome.UNDECIDED, f"{speed.in_words}. That interval is too wide to decide: {speed.remedy}"
+    outcome = judge_speed(speed.ratio, speed.run, _speed_limits(speed.match.comparison, precision))
+    if outcome == Outcome.UNDECIDED:
+        return outcome, f"{speed.in_words}. That interval is too wide to decide: {speed.remedy}"
+    return outcome, speed.in_words
+
+
+def _speed_limits(result: Comparison, precision: float) -> SpeedLimits:
+    clear = LIMIT.overwhelming if result.rounds >= LIMIT.few_rounds else math.inf
+    return SpeedLimits(clear, LIMIT.wide * max(precision, result.pairing.known_spread.sd))
+
+
+def _ratio(match: MatchResult, precision: float) -> Ratio:
+    """How many times as fast steps are; a ratio of whole runs, a single round, gets a verdict as well."""
+    ratio = match.comparison.ratio
+    if not match.is_whole:
+        return ratio
+    half = math.log(ratio.high / ratio.ratio)
+    return judged(math.log(ratio.ratio), half, MIN_ROUNDS, precision)
 
 
 def _run_ratio(seen: Mapping[str, Behaviour], result: Comparison) -> float | None:

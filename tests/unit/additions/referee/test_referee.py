@@ -12,7 +12,7 @@ from perfkit.additions.patch import edits
 from perfkit.additions.referee import behaviour, command
 from perfkit.additions.referee.behaviour import Behaviour, differences
 from perfkit.additions.referee.match import Match, Terms, two_scripts, with_switches
-from perfkit.additions.referee.verdict import OF_GATE, MatchResult, run_table
+from perfkit.additions.referee.verdict import OF_GATE, MatchResult, SpeedLimits, judge_speed, run_table
 from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.script import Script, ScriptStep
@@ -24,7 +24,7 @@ from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
 from perfkit.results.schema import Raw
-from perfkit.results.stats import OF_SCRIPTS, Spread
+from perfkit.results.stats import OF_SCRIPTS, Ratio, Spread
 from perfkit.results.store import RunStore
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Progress
@@ -134,6 +134,43 @@ RARELY = but(evaluations=[15], run={"steps": 1.0, "evaluation": 2.2}, **OFTEN)
 def test_a_verdict_and_its_exit_code(case, outcome, code):
     given = verdict(**case)
     assert (given.outcome, given.exit_code) == (outcome, code), given.reason
+
+
+FASTER = Ratio(1.3, 1.2, 1.4, "faster")
+SLOWER = Ratio(0.8, 0.75, 0.85, "slower")
+EQUAL = Ratio(1.0, 0.99, 1.01, "no measurable difference")
+OPEN = Ratio(1.1, 0.9, 1.3, "undecided")
+CLEARLY_FASTER, CLEARLY_SLOWER = Ratio(4.0, 3.0, 5.0, "undecided"), Ratio(0.25, 0.2, 0.3, "undecided")
+CLEAR, NEVER_CLEAR = SpeedLimits(2.0, 0.05), SpeedLimits(float("inf"), 0.05)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "run", "limits", "outcome"),
+    [
+        (FASTER, None, CLEAR, "faster"),
+        (SLOWER, None, CLEAR, "slower"),
+        (EQUAL, None, CLEAR, "not faster"),
+        (EQUAL, None, SpeedLimits(2.0, 0.005), "undecided"),
+        (OPEN, None, CLEAR, "undecided"),
+        (CLEARLY_FASTER, None, CLEAR, "faster"),
+        (CLEARLY_FASTER, None, NEVER_CLEAR, "undecided"),
+        (CLEARLY_SLOWER, None, CLEAR, "slower"),
+        (CLEARLY_SLOWER, None, NEVER_CLEAR, "undecided"),
+        (FASTER, 1.0, CLEAR, "faster"),
+        (Ratio(1.02, 1.01, 1.03, "faster"), 0.9, CLEAR, "not faster"),  # the run takes the gain
+        (FASTER, 0.9, CLEAR, "undecided"),  # the same, of an interval that is too wide
+        (CLEARLY_FASTER, 0.9, CLEAR, "undecided"),
+        (EQUAL, 1.4, CLEAR, "not faster"),  # evaluations scatter
+        (EQUAL, 1.6, CLEAR, "faster"),
+        (OPEN, 1.6, CLEAR, "faster"),
+        (SLOWER, 1.6, CLEAR, "slower"),
+        (CLEARLY_SLOWER, 1.6, CLEAR, "slower"),
+        (SLOWER, 0.5, CLEAR, "slower"),
+        (EQUAL, 0.5, CLEAR, "not faster"),
+    ],
+)
+def test_the_speed_is_judged_by_the_first_case_that_holds(ratio, run, limits, outcome):
+    assert judge_speed(ratio, run, limits) == outcome
 
 
 @pytest.mark.parametrize(
