@@ -24,8 +24,8 @@ from typing import Any
 
 from perfkit import machine
 from perfkit.additions.inside import SYNCS, looks
-from perfkit.additions.looking import prepared
 from perfkit.additions.parity import study
+from perfkit.additions.shared.looking import prepared
 from perfkit.additions.trace.profile import profile, summary
 from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import LADDER

@@ -4,13 +4,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from perfkit.additions.guard.outputs import Outputs, clock
-from perfkit.additions.lines import Sampler
+from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks import messages, rank
 from perfkit.additions.ranks.ddp import NEVER
 from perfkit.additions.ranks.rank import RankRecorder, RankReporter
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.training import Models
+from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.lines import Sampler
 
 _called, _look, _send = Models._called, Sampler.look, RankReporter.send
 

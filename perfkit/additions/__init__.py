@@ -1,4 +1,4 @@
-"""Additions to perfkit's core. Each folder here is one addition, and can be deleted.
+"""Additions to perfkit's core. Each folder here but `shared` is one addition, and can be deleted.
 
 The core does not import them: each says in its `__init__.py` what it adds (`perfkit.registry`).
 """

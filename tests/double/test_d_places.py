@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import perfkit
-from perfkit.additions.guard import outputs
 from perfkit.additions.inside import KernelReport, loop, step
 from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
@@ -18,6 +17,7 @@ from perfkit.additions.ranks.messages import State
 from perfkit.additions.ranks.rank import RankRecorder
 from perfkit.additions.scripts.questions import Questions
 from perfkit.additions.scripts.script import Script, StepDetector
+from perfkit.additions.shared.clock import clock
 from perfkit.errors import RunFailed
 from perfkit.program import prefetched
 from perfkit.recipe import Recipe
@@ -186,7 +186,7 @@ def test_the_scale_of_fp16_does_not_skip_the_first_updates():  # 4.9
 
 
 def test_the_first_steps_of_a_script_last_until_the_device_is_done(here):  # 4.12
-    asked, began = Questions.__new__(Questions), outputs.clock()
+    asked, began = Questions.__new__(Questions), clock()
     parts = {"steps": SimpleNamespace(since=began, began_at=0.0), "settings": {"started": 0.0}}
     asked._script = SimpleNamespace(**parts, device=CUDA, files=SimpleNamespace(ignored=nullcontext))
     asked._job, asked.line = None, SimpleNamespace(closed=False)

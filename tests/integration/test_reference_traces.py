@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.additions.intervals import partition
+from perfkit.additions.shared.intervals import partition
 from perfkit.additions.trace import reader
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.table import Trace

@@ -3,7 +3,7 @@
 from typing import Any
 
 from perfkit.additions.inside import SYNCS, SyncReport
-from perfkit.additions.looking import prepared
+from perfkit.additions.shared.looking import prepared
 from perfkit.studies.sources import Study
 
 

@@ -6,9 +6,9 @@ from statistics import mean
 
 import msgspec
 
-from perfkit.additions import kept
 from perfkit.additions.drills import cards
 from perfkit.additions.drills.cards import LIMITS, Card
+from perfkit.additions.shared import kept
 from perfkit.results.stats import Estimate
 from perfkit.show import units
 from perfkit.show.document import Bullets, Content, Notice, Table

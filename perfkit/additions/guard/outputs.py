@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from perfkit import registry
+from perfkit.additions.shared import clock  # noqa: F401 - loaded before a script can replace its own
 
-clock = time.perf_counter  # taken before the script begins, which may replace it
 _EVENTS = registry.toml(__package__, "events")
 _PATHS = _EVENTS["file"] | _EVENTS["folder"] | _EVENTS["entry"]
 _COMMANDS = _EVENTS["start"]

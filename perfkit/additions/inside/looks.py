@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfkit.additions.inside import KERNELS, MEMORY, KernelReport, MemoryReport, SyncReport
-from perfkit.additions.looking import prepared
+from perfkit.additions.shared.looking import prepared
 from perfkit.cli import options
 from perfkit.recipe import Recipe
 from perfkit.show import style, units

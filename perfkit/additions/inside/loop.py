@@ -13,7 +13,7 @@ import torch
 from torch.optim import optimizer
 from torch.utils.data import dataloader
 
-from perfkit.additions.tensors import size
+from perfkit.additions.shared.tensors import size
 from perfkit.results import stats
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from perfkit.additions.intervals import merge
+from perfkit.additions.shared.intervals import merge
 from perfkit.results.stats import Ratio
 from perfkit.show import style
 from perfkit.show.style import Figure, Look

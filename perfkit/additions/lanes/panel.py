@@ -11,7 +11,7 @@ from IPython.display import HTML
 from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
 from perfkit.additions.lanes.figures import Bar, DrawnSide, Lanes, in_ms
-from perfkit.additions.looking import prepared, profiled
+from perfkit.additions.shared.looking import prepared, profiled
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe

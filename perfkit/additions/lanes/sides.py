@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.additions.intervals import merge
 from perfkit.additions.lanes.figures import Bar, DrawnSide
+from perfkit.additions.shared.intervals import merge
 from perfkit.additions.trace.events import KERNELS, Kind
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.table import Trace

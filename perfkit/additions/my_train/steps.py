@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from perfkit import machine
-from perfkit.additions import kept
+from perfkit.additions.shared import kept
 from perfkit.errors import one_of
 from perfkit.machine import devices
 from perfkit.recipe import Value, parse_settings

@@ -12,11 +12,11 @@ from typing import Any
 from msgspec import structs
 
 from perfkit.additions.advice.finding import Finding, Found, of_table
-from perfkit.additions.lines import text_at
 from perfkit.additions.ranks.lateness import Lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share, place
 from perfkit.additions.ranks.messages import BUFFERS, PARTS, Ddp, Exchange, State
 from perfkit.additions.ranks.report import template
+from perfkit.additions.shared.lines import text_at
 from perfkit.show import units
 
 _LEAST = 0.1  # of the time: what takes less is not a cause

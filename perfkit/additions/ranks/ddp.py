@@ -11,12 +11,12 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from perfkit.additions.guard.outputs import clock
-from perfkit.additions.lines import Sampler
 from perfkit.additions.ranks.messages import Ddp
 from perfkit.additions.ranks.switches import FLAGS, GRADIENTS, NO_SYNC, OF_DDP, THREADS
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
+from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.lines import Sampler
 from perfkit.results.schema import Mechanism
 from perfkit.worker import checks
 

@@ -28,8 +28,7 @@ from msgspec import structs
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from perfkit.additions.guard.outputs import Outputs, clock
-from perfkit.additions.lines import Sampler
+from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks import messages
 from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
 from perfkit.additions.ranks.messages import BUFFERS, Exchange, Hello, LoaderOfRank, State, StepOfRank
@@ -38,7 +37,9 @@ from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
 from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.training import Models, Updates
-from perfkit.additions.tensors import checksum, first_tensor, tensors
+from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.lines import Sampler
+from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
 from perfkit.process.failures import explain
 from perfkit.worker.checks import facts
 
@@ -197,9 +198,7 @@ class RankRecorder(Part):
 
     def _step(self, number: int, step: ScriptStep, exchange: StepExchange, elements: int) -> StepOfRank:
         backward = step.spent["backward"]
-        exposed = exchange.exposed
-        if not exchange.is_read:
-            exposed = min(exposed, backward)
+        exposed = exchange.exposed if exchange.is_read else min(exchange.exposed, backward)
         backward = max(0.0, backward - exposed)
         known = [step.waited, step.spent["forward"], backward, step.updated]
         exchanged = step.spent["exchange"] + exposed

@@ -108,15 +108,17 @@ def _amounts(side: Behaviour) -> dict[str, float]:
     return amounts
 
 
+# The share of the old amount from which on the new one is the same, if that is not all of it.
 _SHARES = {"updates": FEW, "inputs": SAME, "batches": SAME, "frozen": SAME}
-"""The share of the old amount from which on the new one is the same, if that is not all of it."""
 
 
 def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     now, before = _amounts(new), _amounts(old)
     shares = dict(_SHARES)
+    losses = zip(old.losses[:LOSSES], new.losses, strict=False)
+    starts_alike = all(math.isclose(*both, rel_tol=1e-5) for both in losses)
     early = _amounts(_first_steps(new, LOSSES)).get("inputs", 0.0)
-    if _starts_alike(old, new) and early < SAME * before.get("inputs", 0.0):
+    if starts_alike and early < SAME * before.get("inputs", 0.0):
         # The same losses of fewer values: only padding is left out. Later inputs are compared with those.
         before["inputs"] = early
         shares["inputs"] = SAME * FEW
@@ -125,12 +127,6 @@ def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
             continue
         if now[name] < shares.get(name, 1.0) * before[name]:
             yield Difference(name, words.format(now[name], before[name]))
-
-
-def _starts_alike(old: Behaviour, new: Behaviour) -> bool:
-    """Whether the first losses are the same."""
-    losses = zip(old.losses[:LOSSES], new.losses, strict=False)
-    return all(math.isclose(*both, rel_tol=1e-5) for both in losses)
 
 
 def _of_optimizers(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
@@ -169,15 +165,14 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     autocast, another implementation of the optimizer, fewer waits.
     """
     count = min(old.steps, new.steps)
-    often = {name: (new.times(name, count), old.times(name, count)) for name in BESIDES}
-    old, new = _first_steps(old, count), _first_steps(new, count)
-    yield from _of_a_step(old, new)
-    yield from _of_amounts(old, new)
+    first_old, first_new = _first_steps(old, count), _first_steps(new, count)
+    yield from _of_a_step(first_old, first_new)
+    yield from _of_amounts(first_old, first_new)
     yield from _of_optimizers(old, new)
     # In as many steps a script with smaller batches comes through fewer epochs.
-    part = min(1.0, sum(new.loaded) / max(1, sum(old.loaded)))
+    part = min(1.0, sum(first_new.loaded) / max(1, sum(first_old.loaded)))
     for name in BESIDES:
-        seen, known = often[name]
+        seen, known = new.times(name, count), old.times(name, count)
         if seen + bool(seen) < int(known * part):  # one may be just beyond
             yield Difference(name, f"{seen} {name} in the first {count} steps, not {known}")
     if replaced := [f"{name} is replaced" for name in new.replaced if name not in old.replaced]:

@@ -18,8 +18,7 @@ from perfkit.show import units
 from perfkit.show.document import Content, Table
 
 _SENTENCES = sentences(__package__, "verdict.jinja")
-_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
-"""Differences after which other losses are to be expected, and weights that move otherwise."""
+_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}  # and how far weights move
 
 
 class Outcome(StrEnum):
@@ -38,8 +37,7 @@ _EXIT_CODES = {
     Outcome.FASTER: 0, Outcome.NOT_SLOWER: 0, Outcome.NOT_FASTER: 1, Outcome.SLOWER: 1,
     Outcome.UNDECIDED: 3, Outcome.TRAINS_DIFFERENTLY: 4, Outcome.DOES_LESS: 4,
 }  # fmt: skip
-OF_GATE = {0: Outcome.NOT_SLOWER, 1: Outcome.SLOWER, 3: Outcome.UNDECIDED}
-"""What a gate says of the speed, by its exit code."""
+OF_GATE = {0: Outcome.NOT_SLOWER, 1: Outcome.SLOWER, 3: Outcome.UNDECIDED}  # by the gate's exit code
 
 
 class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,9 +119,7 @@ class MatchResult(NamedTuple):
         """
         losses = study.losses(self.comparison.a, self.comparison.b)
         found = _differences(self, losses)
-        run = None
-        if len(self.seen) == 2 and not self.is_whole:
-            run = _run_ratio(self.seen, self.comparison)
+        run = _run_ratio(self)
         speed = _Speed(self, _ratio(self, precision), run)
         outcome, reason = _of_training(found, losses, speed) or _of_speed(speed, precision, gate)
         return RefereeVerdict(
@@ -139,8 +135,7 @@ class MatchResult(NamedTuple):
 
 
 def _differences(match: MatchResult, losses: Check) -> list[Difference]:
-    result = match.comparison
-    allowed = match.allowed
+    result, allowed = match.comparison, match.allowed
     found = list(differences(*match.seen.values())) if len(match.seen) == 2 else []
     if match.is_whole:
         before, now = (side.samples for side in match.seen.values())
@@ -168,8 +163,7 @@ class SpeedLimits(NamedTuple):
 def judge_speed(ratio: Ratio, run: float | None, limits: SpeedLimits) -> Outcome:
     """Whether the new script is faster: the first case that holds.
 
-    `ratio` compares the steps of both. `run` compares the runs with all that is between steps, and is None
-    where that is little. A run that is much faster may have equal steps; one that is slower has no gain.
+    `ratio` compares the steps of both; `run` compares both runs, and is None if they are little but steps.
     """
     if ratio.is_slower or ratio.high < 1 / limits.clear:
         return Outcome.SLOWER
@@ -197,11 +191,10 @@ class _Speed(NamedTuple):
     @property
     def has_other_run(self) -> bool:
         """Whether the run differs from its steps by more than evaluations scatter, or takes their gain."""
-        ratio = self.ratio
-        if self.run is None or ratio.low <= self.run <= ratio.high:
+        if self.run is None or self.ratio.low <= self.run <= self.ratio.high:
             return False
-        is_far = not 1 / LIMIT.run_faster < self.run / ratio.ratio < LIMIT.run_faster
-        return is_far or (ratio.low > 1 > self.run)
+        is_far = not 1 / LIMIT.run_faster < self.run / self.ratio.ratio < LIMIT.run_faster
+        return is_far or (self.ratio.low > 1 > self.run)
 
     @property
     def remedy(self) -> str:
@@ -226,17 +219,13 @@ def _of_training(found: list[Difference], losses: Check, speed: _Speed) -> tuple
 def _of_speed(speed: _Speed, precision: float, gate: Outcome | None) -> tuple[Outcome, str]:
     if gate == Outcome.UNDECIDED:
         return gate, f"{speed.in_words}, which does not decide the gate: {speed.remedy}"
-    if gate is not None:
-        return gate, speed.in_words
-    outcome = judge_speed(speed.ratio, speed.run, _speed_limits(speed.match.comparison, precision))
+    result = speed.match.comparison
+    clear = LIMIT.overwhelming if result.rounds >= LIMIT.few_rounds else math.inf
+    half_width = LIMIT.wide * max(precision, result.pairing.known_spread.sd)
+    outcome = gate or judge_speed(speed.ratio, speed.run, SpeedLimits(clear, half_width))
     if outcome == Outcome.UNDECIDED:
         return outcome, f"{speed.in_words}. That interval is too wide to decide: {speed.remedy}"
     return outcome, speed.in_words
-
-
-def _speed_limits(result: Comparison, precision: float) -> SpeedLimits:
-    clear = LIMIT.overwhelming if result.rounds >= LIMIT.few_rounds else math.inf
-    return SpeedLimits(clear, LIMIT.wide * max(precision, result.pairing.known_spread.sd))
 
 
 def _ratio(match: MatchResult, precision: float) -> Ratio:
@@ -244,16 +233,15 @@ def _ratio(match: MatchResult, precision: float) -> Ratio:
     ratio = match.comparison.ratio
     if not match.is_whole:
         return ratio
-    half = math.log(ratio.high / ratio.ratio)
-    return judged(math.log(ratio.ratio), half, MIN_ROUNDS, precision)
+    return judged(math.log(ratio.ratio), math.log(ratio.high / ratio.ratio), MIN_ROUNDS, precision)
 
 
-def _run_ratio(seen: Mapping[str, Behaviour], result: Comparison) -> float | None:
+def _run_ratio(match: MatchResult) -> float | None:
     """How many times as fast the run is, where much of it is not plain steps and was seen more than once."""
-    sides = [seen["a"], seen["b"]]
-    if any(side.marked < LIMIT.often for side in sides):
+    sides = [*match.seen.values()]
+    if match.is_whole or len(sides) < 2 or min(side.marked for side in sides) < LIMIT.often:
         return None
-    times = _step_times(sides, [result.a, result.b])
+    times = _step_times(sides, [match.comparison.a, match.comparison.b])
     others = [1 - spent.get(STEPS, 0.0) / max(1e-9, sum(spent.values())) for spent in times]
     if max(others) < LIMIT.large:
         return None

@@ -13,7 +13,7 @@ from perfkit.additions.referee.behaviour import LIMIT, MOVES_AFTER, WITNESS, Beh
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.run_account import COMPILING, START
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
-from perfkit.additions.tensors import first_tensor, graph
+from perfkit.additions.shared.tensors import first_tensor, graph
 from perfkit.worker.checks import dtype_name
 
 
@@ -63,7 +63,6 @@ class Witness(Part):
     def on_steps(self, steps: Sequence[ScriptStep]) -> None:
         """A step has ended; the first two end together, and count as one."""
         script = self._script
-        facts = self._facts
         number = self._number
         count = len(steps)
         if not number:
@@ -97,7 +96,7 @@ class Witness(Part):
             known["losses"] = sum(script.losses[self._backwards : script.backwards]) / count
         if is_kept(number):
             for name, value in known.items():
-                facts[name].append(value)
+                self._facts[name].append(value)
         else:
             self._samples_left_out += known["trained"] or known["loaded"]
         self._number += 1

@@ -18,11 +18,11 @@ import msgspec
 from msgspec import structs
 
 from perfkit.additions.advice.finding import Finding, Found, of_table
-from perfkit.additions.lines import Line, text_at
 from perfkit.additions.scripts.evidence import AGAIN, Evidence
 from perfkit.additions.scripts.messages import TEXTS, Observation, ScriptFacts, limits
 from perfkit.additions.scripts.run_account import CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, OWN, Account
-from perfkit.additions.trend import Trend
+from perfkit.additions.shared.lines import Line, text_at
+from perfkit.additions.shared.trend import Trend
 from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units

@@ -20,13 +20,13 @@ import psutil
 import torch
 from torch import nn
 
-from perfkit.additions.guard.outputs import clock
-from perfkit.additions.lines import Line, Sampler, lines, own_time
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
 from perfkit.additions.scripts.messages import limits
 from perfkit.additions.scripts.script import Part, Script, is_capturing
-from perfkit.additions.tensors import first_tensor, graph, tensors
+from perfkit.additions.shared.clock import clock, own_time
+from perfkit.additions.shared.lines import Line, Sampler, lines
+from perfkit.additions.shared.tensors import first_tensor, graph, tensors
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
 from perfkit.worker import checks

@@ -19,12 +19,13 @@ import numpy
 import torch
 from torch.utils import data
 
-from perfkit.additions.lines import Line, Sampler, lines, merged, own_time
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.messages import Site
 from perfkit.additions.scripts.script import MOST_LOOKS, Part, Script
-from perfkit.additions.tensors import attributes, size, tensors
+from perfkit.additions.shared.clock import own_time
+from perfkit.additions.shared.lines import Line, Sampler, lines, merged
+from perfkit.additions.shared.tensors import attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
 _FILES = hooks.TABLES["files"]["names"]
@@ -295,17 +296,15 @@ class Loaders(Part):
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Sees where batches are copied; with `non_blocking` set, copies from the host do not wait."""
         script = self._script
-        is_said = any(isinstance(arg, bool) for arg in args)  # as in `.cuda(0, True)`
+        flags = [arg for arg in args if isinstance(arg, bool)]  # `non_blocking`, as in `.cuda(0, True)`
         named = args[0] if args else kwargs.get("device")
         is_copy = plain.__name__ == "cuda" or isinstance(named, str | int | torch.device)
         # Only the driver knows what is pinned, and takes time: a change of type does not ask it.
-        wanted = script.toggles.get("non_blocking") and not is_said and is_copy
+        wanted = script.toggles.get("non_blocking") and not flags and is_copy
         if wanted and not tensor.is_cuda and tensor.is_pinned():
             kwargs = {**kwargs, "non_blocking": True}
         if is_copy and id(tensor) in self._batch_ids:
-            # A bool among the arguments is `non_blocking`, wherever it is.
-            is_told = any(arg is True for arg in args)
-            script.copies.append({**kwargs, "non_blocking": True} if is_told else kwargs)
+            script.copies.append({**kwargs, "non_blocking": True} if any(flags) else kwargs)
             script.note_call("copy")
         return plain(tensor, *args, **kwargs)
 

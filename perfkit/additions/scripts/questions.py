@@ -24,12 +24,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
-from perfkit.additions.guard.outputs import Outputs, Write, clock
+from perfkit.additions.guard.outputs import Outputs, Write
 from perfkit.additions.scripts import evidence, hooks, messages
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
 from perfkit.additions.scripts.run_account import Account, RunAccount
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
+from perfkit.additions.shared.clock import clock
 from perfkit.errors import RunFailed, TrainingEnded, TrainingRaised
 from perfkit.process import Answer
 from perfkit.process.failures import explain

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import psutil
 
-from perfkit.additions.guard.outputs import clock
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
+from perfkit.additions.shared.clock import clock
 
 START, EPOCHS, STEPS, EVALUATION = "start", "starts of epochs", "steps", "evaluation"
 CHECKPOINTS, COMPILING, BETWEEN = "checkpoints", "compilation", "between steps"

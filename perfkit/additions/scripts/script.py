@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from perfkit.additions.guard.outputs import Outputs, clock
+from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.scripts.messages import Frame, Site, failed
+from perfkit.additions.shared.clock import clock
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import FP32_PARTS, View, compile_counters, synchronize
 
@@ -50,8 +51,7 @@ class ScriptStep:
         rest = copy.copy(self)
         for name in ("seconds", "updated", "samples", "forward_samples", "marks"):
             setattr(rest, name, getattr(self, name) - getattr(first, name))
-        spent = {part: seconds - first.spent[part] for part, seconds in self.spent.items()}
-        rest.spent = defaultdict(float, spent)
+        rest.spent = defaultdict(float, {part: s - first.spent[part] for part, s in self.spent.items()})
         return rest
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from perfkit import machine
 from perfkit.additions.advice.finding import Finding, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
-from perfkit.additions.looking import new_trace
 from perfkit.additions.scripts import causes, evidence, report
 from perfkit.additions.scripts.causes import Growth, Switches, Symptoms
 from perfkit.additions.scripts.evidence import Evidence
@@ -21,7 +20,8 @@ from perfkit.additions.scripts.messages import Observation, ScriptFacts, limits
 from perfkit.additions.scripts.run_account import OF_STEP, Account
 from perfkit.additions.scripts.study import UNCHANGED, Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
-from perfkit.additions.trend import Trend, trend
+from perfkit.additions.shared.looking import new_trace
+from perfkit.additions.shared.trend import Trend, trend
 from perfkit.errors import RunFailed, TrainingEnded
 from perfkit.ladder.catalogue import Budget
 from perfkit.machine import cores

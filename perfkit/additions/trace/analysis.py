@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from perfkit.additions.intervals import Floats, Ints, gaps, merge, partition, union
+from perfkit.additions.shared.intervals import Floats, Ints, gaps, merge, partition, union
 from perfkit.additions.trace import data, model, names
 from perfkit.additions.trace.diagnosis import diagnose
 from perfkit.additions.trace.events import KERNELS, Kind

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from perfkit.additions.intervals import Ints
+from perfkit.additions.shared.intervals import Ints
 from perfkit.additions.trace import data
 from perfkit.additions.trace.reader import Args, Event
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from perfkit.additions.intervals import Ints
+from perfkit.additions.shared.intervals import Ints
 from perfkit.additions.trace import data
 from perfkit.additions.trace.events import KERNELS, Kind
 from perfkit.additions.trace.table import Trace

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfkit.additions.looking import new_trace, prepared, profiled
+from perfkit.additions.shared.looking import new_trace, prepared, profiled
 from perfkit.additions.trace import data
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.data import us

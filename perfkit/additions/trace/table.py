@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.additions.intervals import Ints, Spans, merge
+from perfkit.additions.shared.intervals import Ints, Spans, merge
 from perfkit.additions.trace import data
 from perfkit.additions.trace.events import COPIES, KERNELS, EventTable, Kind, Tabulator, joined
 from perfkit.additions.trace.reader import Device, Reader, Tell, World, find

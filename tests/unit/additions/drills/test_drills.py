@@ -9,12 +9,12 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from perfkit import notebook as pk
-from perfkit.additions import kept
 from perfkit.additions.drills import cards, score
 from perfkit.additions.drills.cards import Ratio
 from perfkit.additions.drills.panel import FIRST, LIMIT, Drill
 from perfkit.additions.drills.score import Given
 from perfkit.additions.lanes.figures import Bar, DrawnSide
+from perfkit.additions.shared import kept
 from perfkit.errors import InvalidValue
 from perfkit.show import terminal
 from tests.unit.notebook.conftest import _apart  # noqa: F401

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 import torch
 
-from perfkit.additions.lines import Line, Spot
 from perfkit.additions.scripts import evidence
 from perfkit.additions.scripts.causes import Growth, Symptoms, findings
 from perfkit.additions.scripts.evidence import Evidence
@@ -16,6 +15,7 @@ from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
 from perfkit.additions.scripts.messages import ScriptFacts
 from perfkit.additions.scripts.run_account import OWN, Account, StepTime
 from perfkit.additions.scripts.watching import trend_of
+from perfkit.additions.shared.lines import Line, Spot
 from perfkit.worker.messages import DeviceFacts
 
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from torch.utils import data
 
-from perfkit.additions.lines import Spot
 from perfkit.additions.scripts import loaders
 from perfkit.additions.scripts.loaders import Watch
 from perfkit.additions.scripts.script import Script
+from perfkit.additions.shared.lines import Spot
 
 READ = Spot("/home/me/data.py", 7, "Rows.__getitem__")
 LOOP = Spot("/home/me/train.py", 40, "main")

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from perfkit.additions.advice.finding import Finding
-from perfkit.additions.lines import Line
 from perfkit.additions.scripts import report
 from perfkit.additions.scripts.causes import Symptoms
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import ScriptFacts
 from perfkit.additions.scripts.run_account import Account
-from perfkit.additions.trend import Trend
+from perfkit.additions.shared.lines import Line
+from perfkit.additions.shared.trend import Trend
 from perfkit.results.stats import Ratio
 from perfkit.worker.messages import DeviceFacts
 

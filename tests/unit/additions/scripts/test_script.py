@@ -9,7 +9,7 @@ import torch
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.script import Script, ScriptStep, StepDetector
-from perfkit.additions.tensors import size, tensors
+from perfkit.additions.shared.tensors import size, tensors
 from perfkit.recipe import switches
 
 

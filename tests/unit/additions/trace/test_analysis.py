@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfkit.additions.intervals import merge, partition
+from perfkit.additions.shared.intervals import merge, partition
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.names import tensor_core
 from perfkit.additions.trace.table import PARTS, Trace

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from perfkit.additions.trend import trend
+from perfkit.additions.shared.trend import trend
 
 NUMBERS = [*range(1, 121)]
 NOISE = np.random.default_rng(0).normal(0, 0.02, 120)

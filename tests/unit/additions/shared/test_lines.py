@@ -8,13 +8,13 @@ import signal
 import threading
 import time
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from perfkit.additions import lines as lines_module
-from perfkit.additions.lines import EVERY_S, Line, Sampler, Spot, line_before, lines, merged
+from perfkit.additions.shared import clock as clocks
+from perfkit.additions.shared import lines as lines_module
+from perfkit.additions.shared.lines import EVERY_S, Line, Sampler, Spot, line_before, lines, merged
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # the other method needs the alarm itself
 
@@ -124,7 +124,7 @@ def test_a_thread_that_went_on_meanwhile_is_looked_at_again(waiting):
 def test_a_late_look_counts_whole_intervals_and_leaves_the_rest_to_the_next_one(waiting, monkeypatch):
     """Else a long call would take the time of the short line before it, and always the same line be missed."""
     part, now = ["a long call"], [3.5 * EVERY_S]
-    monkeypatch.setattr(lines_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(lines_module, "clock", lambda: now[0])
     sampler = Sampler(lambda: part[0])
     counted = sampler.look(waiting.ident, 0.0)
     assert counted == pytest.approx(3 * EVERY_S)
@@ -160,18 +160,24 @@ def test_the_own_clock_stands_still_while_others_have_the_core(monkeypatch):
     def told(*_):
         return io.BytesIO(b"7000000000 30000000000 12\n")
 
-    monkeypatch.setattr(lines_module, "time", SimpleNamespace(perf_counter=lambda: 100.0))
-    monkeypatch.setattr(lines_module, "open", told, raising=False)
-    assert lines_module.own_time() == 70.0
-    monkeypatch.setattr(lines_module, "open", refused)
-    assert lines_module.own_time() == 100.0, "no other system tells"
+    monkeypatch.setattr(clocks, "clock", lambda: 100.0)
+    monkeypatch.setattr(clocks, "open", told, raising=False)
+    assert clocks.own_time() == 70.0
+    monkeypatch.setattr(clocks, "open", refused)
+    assert clocks.own_time() == 100.0, "no other system tells"
 
 
 def test_the_own_clock_goes_on_where_a_gpu_does(monkeypatch):
-    monkeypatch.setattr(lines_module, "time", SimpleNamespace(perf_counter=lambda: 100.0))
-    monkeypatch.setattr(lines_module, "open", lambda *_: io.BytesIO(b"7 30000000000 12\n"), raising=False)
+    monkeypatch.setattr(clocks, "clock", lambda: 100.0)
+    monkeypatch.setattr(clocks, "open", lambda *_: io.BytesIO(b"7 30000000000 12\n"), raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert lines_module.own_time() == 100.0
+    assert clocks.own_time() == 100.0
+
+
+def test_a_script_that_replaces_its_clock_changes_none_of_perfkit_s(monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", lambda: -1e9)
+    before = clocks.own_time()
+    assert clocks.clock() > 0 and before < clocks.own_time()
 
 
 @pytest.mark.parametrize("interrupts", [True, False])

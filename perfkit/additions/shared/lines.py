@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
+from perfkit.additions.shared.clock import clock, own_time
 from perfkit.process.failures import is_users
 
 EVERY_S = 0.003  # seconds between two looks
@@ -62,20 +62,6 @@ class Line(msgspec.Struct, frozen=True):
     def where(self) -> str:
         """`train.py:41`."""
         return f"{os.path.basename(self.file)}:{self.line}"
-
-
-def own_time() -> float:
-    """A clock that stops while this thread waits for a core, so that shares hold on a busy machine.
-
-    A GPU goes on working meanwhile, so next to one it is the plain clock.
-    """
-    torch = sys.modules.get("torch")
-    if torch and torch.cuda.is_initialized():
-        return time.perf_counter()
-    waited_ns = 0
-    with contextlib.suppress(OSError, ValueError), open("/proc/thread-self/schedstat", "rb") as file:
-        waited_ns = int(file.read().split()[1])
-    return time.perf_counter() - waited_ns / 1e9
 
 
 class Sampler:
@@ -136,7 +122,7 @@ class Sampler:
         end = threading.Event()
 
         def look() -> None:
-            before = time.perf_counter()
+            before = clock()
             while not end.wait(EVERY_S):
                 before = self.look(thread_id, before)
 
@@ -161,10 +147,10 @@ class Sampler:
             seen = self._where(thread_id)
             part, frame, _at = seen
             if frame is None:
-                return time.perf_counter()
+                return clock()
             stack = self._stack(frame)
             if self._where(thread_id) == seen:
-                return self._note(part, stack, before, time.perf_counter())
+                return self._note(part, stack, before, clock())
         return before
 
     def _note(self, part: str, stack: tuple[Spot, ...], before: float, now: float) -> float:
