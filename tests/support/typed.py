@@ -19,3 +19,10 @@ def _typed() -> None:
     pk.RecipePanel({}, prset="quick")  # type: ignore[call-arg]
     pk.StagePanel("amp", prset="quick")  # type: ignore[call-arg]
     assert_type(pk.recording("cpu-quick").found, list[perfkit.Run])
+    perfkit.profile(recipe="amp", seed=1, device="cpu")
+    perfkit.profile(prset="quick")  # type: ignore[call-arg]
+    pk.profile(prset="quick")  # type: ignore[call-arg]
+    pk.memory({"AMP": {"amp": "bf16"}}, prset="quick")  # type: ignore[call-arg]
+    pk.kernels(prset="quick")  # type: ignore[call-arg]
+    pk.lanes("sim-v100-pinning", prset="quick")  # type: ignore[call-arg]
+    pk.tune(prset="quick")  # type: ignore[call-arg]

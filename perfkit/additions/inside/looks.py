@@ -1,32 +1,27 @@
 """Looks inside a step: asks a training in a new process, and shows the answer."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 from perfkit.additions.inside import KERNELS, MEMORY, KernelReport, MemoryReport, SyncReport
-from perfkit.additions.shared.looking import prepared
+from perfkit.additions.shared.looking import Chosen, SeededWhere, prepared
 from perfkit.cli import options
-from perfkit.recipe import Recipe
 from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Notice, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
 from perfkit.studies.sources import Study
 
 _KINDS = (
-    Look("weights", style.BLUE),
-    Look("gradients", style.SKY, "//"),
-    Look("optimizer", style.PURPLE, "xx"),
-    Look("batch", style.GREY, "--"),
-    Look("activations", style.ORANGE, ".."),
+    Look("weights", style.BLUE), Look("gradients", style.SKY, "//"), Look("optimizer", style.PURPLE, "xx"),
+    Look("batch", style.GREY, "--"), Look("activations", style.ORANGE, ".."),
     Look("workspace", style.YELLOW, "\\\\"),
-)
+)  # fmt: skip
 
 
-def memory(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> MemoryReport:
+def memory(workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]) -> MemoryReport:
     """Reports what holds memory in a training step; arguments as for `prepared`."""
     with prepared(workload, recipe, where) as (source, used):
-        report: MemoryReport = source.look(used, MEMORY, warm=False)
-        return report
+        return source.look(used, MEMORY, warm=False)  # type: ignore[no-any-return]
 
 
 def memory_command(
@@ -60,11 +55,10 @@ def _sizes(report: MemoryReport) -> dict[str, int | None]:
     return {**report.parts, "total": report.peak, **allocator}
 
 
-def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
+def kernels(workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]) -> KernelReport:
     """Measures the device by shape, and how much of it a training uses; arguments as for `prepared`."""
     with prepared(workload, recipe, where, study=Study.KERNELS) as (source, used):
-        report: KernelReport = source.look(used, KERNELS)
-        return report
+        return source.look(used, KERNELS)  # type: ignore[no-any-return]
 
 
 def kernel_sections(report: KernelReport) -> list[Content]:

@@ -1,25 +1,27 @@
 """Looks inside a step in a notebook, and adds `%%watch` for a cell with a loop."""
 
 import functools
-from typing import Any
+from typing import Unpack
 from unittest import mock
 
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 from msgspec.structs import replace
 
 from perfkit import registry
 from perfkit.additions.inside import KernelReport, MemoryReport, looks
+from perfkit.additions.shared.looking import Chosen, SeededWhere
 from perfkit.notebook.shown import Recipes, Shown
 
 _TEXTS = registry.toml(__package__, "cell")
 
 
-def load_ipython_extension(shell: Any) -> None:
+def load_ipython_extension(shell: InteractiveShell) -> None:
     """Registers `%%watch`; called by `%load_ext perfkit`."""
-    shell.register_magic_function(functools.partial(_watch_cell, shell), "cell", "watch")
+    shell.register_magic_function(functools.partial(_watch_cell, shell), "cell", "watch")  # type: ignore[arg-type]
 
 
-def _watch_cell(shell: Any, line: str, cell: str) -> None:
+def _watch_cell(shell: InteractiveShell, line: str, cell: str) -> None:
     """Runs a cell, shows the steps of its loop below the cell's output, then raises the cell's error."""
     from perfkit.additions.inside import loop  # imports torch, so only once it is needed
 
@@ -36,16 +38,20 @@ def _watch_cell(shell: Any, line: str, cell: str) -> None:
     result.raise_error()
 
 
-def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown[list[MemoryReport]]:
+def memory(
+    recipes: Recipes, workload: str | None = None, **where: Unpack[SeededWhere]
+) -> Shown[list[MemoryReport]]:
     """Shows what holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
-    reports = [
-        replace(looks.memory(workload, settings=changes, **where), recipe=title)
-        for title, changes in recipes.items()
-    ]
+    reports = list[MemoryReport]()
+    for title, changes in recipes.items():
+        own: SeededWhere = {**where, "settings": {**(where.get("settings") or {}), **changes}}
+        reports.append(replace(looks.memory(workload, **own), recipe=title))
     return Shown(reports, looks.memory_sections(reports))
 
 
-def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[KernelReport]:
+def kernels(
+    workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]
+) -> Shown[KernelReport]:
     """Shows roofs, shapes, and a step's share of them; arguments as for `perfkit.profile`."""
     report = looks.kernels(workload, recipe, **where)
     return Shown(report, looks.kernel_sections(report))

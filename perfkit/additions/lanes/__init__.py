@@ -5,7 +5,6 @@ reads the steps of a trace, from a real GPU or a simulated one.
 """
 
 NOTEBOOK = {"lanes": "perfkit.additions.lanes.panel:lanes"}
-
 PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
 
 MEASURE = "perfkit.additions.lanes.step:side"  # a question to a training; see `Procedures.answer`

@@ -19,15 +19,10 @@ if TYPE_CHECKING:
 
 ROWS = ("worker", "host", "copy", "kernels")
 KINDS = {
-    "load": style.LOADS,
-    "wait": style.WAITS,
-    "launch": style.LAUNCHES,
-    "ahead": style.AHEAD,
-    "copy": style.COPIES,
-    "compute": style.COMPUTES,
-    "own": Look("own code", style.YELLOW, ".."),
-    "exchange": Look("exchanges", style.VERMILLION, "xx"),
-}
+    "load": style.LOADS, "wait": style.WAITS, "launch": style.LAUNCHES, "ahead": style.AHEAD,
+    "copy": style.COPIES, "compute": style.COMPUTES,
+    "own": Look("own code", style.YELLOW, ".."), "exchange": Look("exchanges", style.VERMILLION, "xx"),
+}  # fmt: skip
 """What each kind of bar shows."""
 _OFF = 0.05  # how much two steps may deviate from the interval of many, or from a ceiling
 _CHARACTER = 0.0105  # the width of a character, as a part of the axis

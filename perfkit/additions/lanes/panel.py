@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 from IPython.display import HTML
@@ -11,7 +11,7 @@ from IPython.display import HTML
 from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
 from perfkit.additions.lanes.figures import Bar, DrawnSide, Lanes, in_ms
-from perfkit.additions.shared.looking import prepared, profiled
+from perfkit.additions.shared.looking import SeededWhere, prepared, profiled
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
@@ -79,7 +79,7 @@ def _of_runs(picture: Lanes, runs: Sequence[Run]) -> Lanes:
     return Lanes(sides, ratio.verdict if ratio else NOT_COMPARED)
 
 
-def lanes(which: str | Given, workload: str | None = None, **where: Any) -> HTML:
+def lanes(which: str | Given, workload: str | None = None, **where: Unpack[SeededWhere]) -> HTML:
     """Before above after, two steady steps of each, on one axis of time.
 
     Args:
@@ -108,13 +108,13 @@ def _read(file: Path) -> Lanes:
     return msgspec.json.decode(file.read_bytes(), type=Lanes)
 
 
-def made(which: Given, workload: str | None, where: Given, progress: Progress) -> Lanes:
+def made(which: Given, workload: str | None, where: SeededWhere, progress: Progress) -> Lanes:
     """The picture of what was given. Two stamped steps are too few to compare anything."""
     found = [_side(title, one, workload, where, progress) for title, one in which.items()]
     return Lanes(found, NOT_COMPARED if any(side.middle_ms for side in found) else "")
 
 
-def _side(title: str, one: Any, workload: str | None, where: Given, progress: Progress) -> DrawnSide:
+def _side(title: str, one: Any, workload: str | None, where: SeededWhere, progress: Progress) -> DrawnSide:
     if isinstance(one, str | Path):
         return sides.of_trace(one, title)
     if any(isinstance(value, list) for value in one.values()):

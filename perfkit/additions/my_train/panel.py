@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import structs
 
 from perfkit.additions.my_train import steps
 from perfkit.additions.my_train.steps import NAME, Version
 from perfkit.additions.referee.match import ScriptSide, Terms, matched
-from perfkit.additions.referee.verdict import Outcome
+from perfkit.additions.referee.verdict import Outcome, RefereeVerdict
 from perfkit.additions.scripts.watched import Launch
 from perfkit.ladder.catalogue import Budget
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
+from perfkit.results import Comparison
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies.sources import Progress
@@ -58,14 +58,27 @@ def my_train(
     if (now.text, now.switches) == (before.text, before.switches):
         what = f"Your turn: {NAME} hasn't changed since the last comparison. {_HOW}"
         return Shown(versions, [*said, what, steps.chart(versions)])
-    is_inert = now.switches == before.switches and not steps.can_act(before.text, now.text)
-    if is_inert and not whole:
-        versions = [*versions, structs.replace(now, what=steps.named(before.text, now.text, {}))]
+    added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
+    now = structs.replace(now, what=steps.named(before.text, now.text, added))
+    diff = Code(steps.diff(before.text, now.text), "diff")
+    if not (added or whole or steps.can_act(before.text, now.text)):
+        versions = [*versions, now]
         steps.save(versions)
-        return Shown(versions, [*said, Code(steps.diff(before.text, now.text), "diff"), _NO_COPIES])
-    how = _How(allow, keep, whole, budget_s)
-    kept, contents = with_line(lambda progress: _compared(versions, before, now, how, progress))
-    return Shown(kept, [*said, *contents])
+        return Shown(versions, [*said, diff, _NO_COPIES])
+    result, verdict = with_line(lambda progress: _measured(before, now, allow, budget_s, progress))
+    said += map(Notice, sentences.notices([result.a, result.b]))
+    said += figures.headline([result.a, result.b]), diff, f"Verdict: {verdict.outcome}: {verdict.reason}."
+    is_wanted = keep and verdict.outcome != Outcome.TRAINS_DIFFERENTLY
+    if whole:
+        pass  # it says nothing of the last edit
+    elif verdict.outcome == Outcome.FASTER or is_wanted:
+        versions = _added(versions, now, result)
+    elif now.text == before.text:
+        said.append("It is not kept: what is set outside the file stays as it was.")
+    else:
+        said.append("It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`.")
+    chart = steps.chart(versions, result.ratio if whole else None)
+    return Shown(versions, [*said, chart, Section("Details", verdict.sections(result)[:-1], folded=True)])
 
 
 def _written(file: Path, text: str) -> str:
@@ -82,51 +95,29 @@ def _written(file: Path, text: str) -> str:
     return said
 
 
-class _How(NamedTuple):
-    """How two versions are compared: arguments as for `my_train`."""
-
-    allow: Sequence[str]
-    keep: bool
-    whole: bool
-    budget_s: float | None
-
-
-def _compared(
-    versions: list[Version], before: Version, now: Version, how: _How, progress: Progress
-) -> tuple[list[Version], list[Content]]:
-    """Measures two versions in turn; what was kept, and what is shown."""
+def _measured(
+    before: Version, now: Version, allow: Sequence[str], budget_s: float | None, progress: Progress
+) -> tuple[Comparison, RefereeVerdict]:
+    """Measures two versions in turn."""
     photo_folder(steps.PHOTOS)  # a measured script may not write there
     file = Path(NAME).resolve()
     old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
     sides = ScriptSide(old, "before", before.switches), ScriptSide(new, "the edited file", now.switches)
-    match = matched(*sides, Terms(allowed=how.allow))
+    match = matched(*sides, Terms(allowed=allow))
     rule = match.plan.rule
-    if how.budget_s:
-        rule = replace(rule, budget=Budget(how.budget_s))
+    if budget_s:
+        rule = replace(rule, budget=Budget(budget_s))
     took_s = rule.budget.stage_s if rule.budget else 0.0
     longer = f"measure longer, with pk.my_train(budget_s={2 * max(60, took_s):.0f})"
     found = match._replace(plan=replace(match.plan, rule=rule), longer=longer).compare(progress)
-    result = found.comparison
-    verdict = found.verdict(rule.precision)
-    added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
-    what = steps.named(before.text, now.text, added)
-    contents: list[Content] = [
-        *map(Notice, sentences.notices([result.a, result.b])),
-        figures.headline([result.a, result.b]),
-        Code(steps.diff(before.text, now.text), "diff"),
-        f"Verdict: {verdict.outcome}: {verdict.reason}.",
-    ]
-    is_wanted = how.keep and verdict.outcome != Outcome.TRAINS_DIFFERENTLY
-    if not how.whole and (verdict.outcome == Outcome.FASTER or is_wanted):
-        first, *later = versions
-        if first.rate is None and result.a.samples_per_s:
-            first = structs.replace(first, rate=result.a.samples_per_s.value)
-        versions = [first, *later, Version(now.text, now.switches, what, result.ratio)]
-        steps.save(versions)
-    elif not how.whole and now.text == before.text:
-        contents.append("It is not kept: what is set outside the file stays as it was.")
-    elif not how.whole:
-        contents.append("It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`.")
-    chart = steps.chart(versions, result.ratio if how.whole else None)
-    contents += chart, Section("Details", verdict.sections(result)[:-1], folded=True)
-    return versions, contents
+    return found.comparison, found.verdict(rule.precision)
+
+
+def _added(versions: list[Version], now: Version, result: Comparison) -> list[Version]:
+    """The versions with one more, stored; the rate of the first one is known once it is measured."""
+    first, *later = versions
+    if first.rate is None and result.a.samples_per_s:
+        first = structs.replace(first, rate=result.a.samples_per_s.value)
+    versions = [first, *later, structs.replace(now, gain=result.ratio)]
+    steps.save(versions)
+    return versions

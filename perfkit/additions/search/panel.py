@@ -1,10 +1,11 @@
 """Runs the search in a notebook."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 from perfkit.additions.search import tune as tuning
 from perfkit.additions.search.tune import Tuned
+from perfkit.notebook.ladder import Where
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
 from perfkit.results.store import warning_store
@@ -15,16 +16,17 @@ def tune(
     space: Mapping[str, Sequence[Value]] | None = None,
     minutes: float = 10.0,
     memory_gb: float | None = None,
-    **where: Any,
+    workload: str | None = None,
+    **where: Unpack[Where],
 ) -> Shown[Tuned]:
     """Finds the fastest recipe of a space. The stop button ends it, and keeps what was measured.
 
     Table: Tried.
 
-    The space has values by switch (the usual ones if None). Recipes above `memory_gb` are not picked. `where`
-    holds `workload`, `preset`, `device`, `options` as for the panels.
+    The space has values by switch (the usual ones if None). Recipes above `memory_gb` are not picked. All
+    others are as for the panels.
     """
-    plan = planning.plan(stages=["baseline"], **where)
+    plan = planning.plan(workload, stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
     with warning_store() as store:
         best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress, store))

@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import filelock
 import msgspec
@@ -25,22 +26,24 @@ def load(name: str, kind: type[T], remedy: str) -> T | None:
 
 
 @contextlib.contextmanager
+def _writable(name: str) -> Iterator[Path]:
+    """The file of this name, in a folder that exists; a `PerfkitError` if it cannot be written."""
+    file = machine.data_folder() / name
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        yield file
+    except OSError as problem:
+        raise PerfkitError(*explain(problem, file)) from problem
+
+
+@contextlib.contextmanager
 def alone(name: str) -> Iterator[None]:
     """Locks a file against other notebooks, from reading to writing."""
-    file = machine.data_folder() / name
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(f"{file}.lock"):
-            yield
-    except OSError as problem:
-        raise PerfkitError(*explain(problem, file)) from problem
+    with _writable(name) as file, filelock.FileLock(f"{file}.lock"):
+        yield
 
 
-def save(name: str, value: Any) -> None:
+def save(name: str, value: object) -> None:
     """Stores a value, replacing the previous one."""
-    file = machine.data_folder() / name
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with _writable(name) as file:
         machine.write_atomically(file, msgspec.json.encode(value))
-    except OSError as problem:
-        raise PerfkitError(*explain(problem, file)) from problem

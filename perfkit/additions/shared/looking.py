@@ -5,28 +5,36 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from perfkit import machine
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, Value
 from perfkit.studies import planning, staging
 from perfkit.studies.sources import Progress, Source, Study
+
+Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
+
+
+class SeededWhere(TypedDict, total=False):
+    """What a look at steps takes by name, as `perfkit.plan` does, and a seed."""
+
+    preset: str | None
+    settings: Mapping[str, Value] | None
+    device: str | None
+    options: Mapping[str, Any] | None
+    host: str | None
+    seed: int
 
 
 @contextlib.contextmanager
 def prepared(
     workload: str | None,
-    recipe: Recipe | str | None,
-    where: Mapping[str, Any],
+    recipe: Chosen,
+    where: SeededWhere,
     progress: Progress | None = None,
     study: Study = Study.STEPS,
 ) -> Iterator[tuple[Source, Recipe]]:
-    """A source that has loaded a workload, and a recipe that can act there.
-
-    `recipe` is a recipe, or the name of a stage on top of the default ladder below it. None is the plain
-    loop. `where` holds preset, settings, device, options, seed, host, as for `perfkit.plan`; `study` is as
-    for `Plan.open`.
-    """
+    """A source that has loaded a workload, and a recipe that can act there; `study` as for `Plan.open`."""
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
     asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}

@@ -33,7 +33,6 @@ Floats = NDArray[np.float64]
 _UNITS = ("float32", "tf32", "tensor")
 """The last unit computes 16-bit types. The last two are Tensor Cores."""
 
-
 _ENOUGH = 20  # figures with which a claim's own error is enough
 
 
@@ -173,9 +172,8 @@ class Columns:
     """Columns of the attributes of many works, so that all their times are computed at once."""
 
     def __init__(self, works: Sequence[Work]) -> None:
-        kind, self.nbytes, self.flops, *sizes, precision, self.winograd = map(
-            np.array, zip(*works, strict=True)
-        )
+        columns = map(np.array, zip(*works, strict=True))
+        kind, self.nbytes, self.flops, *sizes, precision, self.winograd = columns
         self.m, self.n, self.k, self.products = sizes
         names, self.kind = np.unique(kind, return_inverse=True)
         self.kinds: list[str] = names.tolist()

@@ -69,11 +69,9 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
     Raises:
         InvalidValue: the text is neither, or it names the article's host for a different workload.
     """
-    if not text and is_article:
-        text = "article"
     if text == "ideal":
         return IDEAL
-    if text == "article" and is_article:
+    if is_article and text in (None, "", "article"):
         return ARTICLE
     if text == "article":
         raise InvalidValue(
@@ -253,8 +251,7 @@ class SimulatedTraining:
         self._note("kernel", event, start, end, kernel)
 
     def _copy(self, copy: Copy) -> None:
-        began = self.now
-        stream = copy.stream
+        began, stream = self.now, copy.stream
         if copy.pinned:
             self._call(copy, _COPY_S)
             start = max(self.now, self._free[stream], self._engine_free)

@@ -191,8 +191,7 @@ class _Listened(Program):
         return self.recorder.range(cast(Phase, name))
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        recipe = self.recipe
-        recorder = self.recorder
+        recipe, recorder = self.recipe, self.recorder
         self.building.close()
         _must_be_modelled(self.model)
         dataset = loader.dataset

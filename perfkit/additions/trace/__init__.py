@@ -10,8 +10,5 @@ COMMANDS = {
         "Profile some steps of a recipe, and read the trace",
     ),
 }
-NOTEBOOK = {
-    "TraceView": "perfkit.additions.trace.panel:TraceView",
-    "profile": "perfkit.additions.trace.panel:profile",
-}
+NOTEBOOK = {name: f"perfkit.additions.trace.panel:{name}" for name in ("TraceView", "profile")}
 PUBLIC = {"profile": "perfkit.additions.trace.profile:profile"}

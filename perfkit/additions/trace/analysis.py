@@ -82,8 +82,7 @@ def _use(trace: Trace) -> dict[str, Any]:
 
     Utilisation is |K∩S| / |S|. Tensor Cores are shares of kernel time by `yes`, `no`, `unknown`.
     """
-    steps = trace.steps
-    table = trace.table
+    steps, table = trace.steps, trace.table
     kernels = trace.rows(*KERNELS)
     is_known = len(trace.device) and steps.total
     time = steps.within(table.start[kernels], table.end[kernels])

@@ -27,7 +27,6 @@ class Kind(IntEnum):
 KERNELS = (Kind.KERNEL, Kind.COLLECTIVE)
 COPIES = (Kind.MEMCPY, Kind.MEMSET)
 
-
 _KIND = re.compile("|".join(f"(?P<{kind}>{pattern.pattern})" for kind, pattern in data.names("kind").items()))
 
 

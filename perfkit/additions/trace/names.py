@@ -31,9 +31,7 @@ def tensor_core(name: str) -> str:
 
 def accelerator(trace: Trace) -> str:
     """The kind of accelerator: `cuda`, `rocm`, `xpu`, `npu`, or `accelerator` if nothing names it."""
-    calls = [
-        f"{category} {name}" for (_, category, name), kind in trace.kinds.items() if kind == Kind.RUNTIME
-    ]
+    calls = [f"{cat} {name}" for (_, cat, name), kind in trace.kinds.items() if kind == Kind.RUNTIME]
     devices = [device.name or "" for device in trace.devices or []]
     kinds = [*_fitting("call", calls), *_fitting("device", devices + trace.names(trace.rows(*KERNELS)))]
     return kinds[0] if kinds else "accelerator"

@@ -1,12 +1,14 @@
 """Shows a trace in a notebook."""
 
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
+from perfkit.additions.shared.looking import Chosen, SeededWhere
 from perfkit.additions.trace import profile as profiling
 from perfkit.additions.trace import ranks
 from perfkit.additions.trace.model import Analysis
 from perfkit.notebook.shown import Shown, with_line
+from perfkit.studies.sources import Progress
 
 
 class TraceView(Shown[Analysis]):
@@ -24,6 +26,14 @@ class TraceView(Shown[Analysis]):
         super().__init__(self.analysis, self.profile.sections())
 
 
-def profile(*which: Any, **how: Any) -> TraceView:
+def profile(
+    workload: str | None = None,
+    recipe: Chosen = None,
+    steps: int = 3,
+    stacks: bool = False,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    **where: Unpack[SeededWhere],
+) -> TraceView:
     """Profiles some steps in a new process, and reads the trace; arguments as for `perfkit.profile`."""
-    return TraceView(own=profiling.profile(*which, **how))
+    return TraceView(own=profiling.profile(workload, recipe, steps, stacks, out, progress, **where))

@@ -3,15 +3,15 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
-from perfkit.additions.shared.looking import new_trace, prepared, profiled
+from perfkit.additions.shared.looking import Chosen, SeededWhere, new_trace, prepared, profiled
 from perfkit.additions.trace import data
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.data import us
 from perfkit.additions.trace.model import Analysis
 from perfkit.errors import InvalidValue
-from perfkit.recipe import Recipe, switches
+from perfkit.recipe import switches
 from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
@@ -26,7 +26,6 @@ _FORMATS = {
     "gain_at_most": units.times,
 }
 """Formats of fields that are not texts, times in µs or plain numbers."""
-
 
 _WORDS = data.table("words")["part"]
 _LOOKS = {
@@ -139,7 +138,7 @@ def _head(field: str, whole: bool = False) -> str:
     return str(head)
 
 
-def _cell(field: str, row: Any) -> Cell | str:
+def _cell(field: str, row: object) -> Cell | str:
     value = getattr(row, field)
     if field == "try_next":
         value = [switches()[name].label for name in value]
@@ -154,12 +153,12 @@ def _cell(field: str, row: Any) -> Cell | str:
 
 def profile(
     workload: str | None = None,
-    recipe: Recipe | str | None = None,
+    recipe: Chosen = None,
     steps: int = 3,
     stacks: bool = False,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **where: Any,
+    **where: Unpack[SeededWhere],
 ) -> Profile:
     """Profiles some steps of a recipe, or of a stage of the ladder.
 

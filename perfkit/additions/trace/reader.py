@@ -165,9 +165,8 @@ class Reader:
                 break
             if opening := _OPENING.search(head, searched):
                 said = bytes(head[: opening.end()]) + b"]}"
-                self.said.update(
-                    _decode(said, dict[str, Any]) or _decode(repaired(said), dict[str, Any]) or {}
-                )
+                fields = _decode(said, dict[str, Any]) or _decode(repaired(said), dict[str, Any])
+                self.said.update(fields or {})
                 return bytes(head[opening.end() :]), True
             if len(head) > LONGEST_HEAD:
                 break
