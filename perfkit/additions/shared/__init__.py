@@ -1,1 +1,1 @@
-"""Tools that several additions use. It is no addition itself: it adds nothing, and imports none of them."""
+"""Tools that several additions use. This folder adds nothing by itself, and imports no addition."""
