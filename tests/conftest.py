@@ -1,5 +1,6 @@
 """What every test runs in: data of its own, the smallest preset, no process left, no silent skip in CI."""
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -19,6 +20,9 @@ CI = os.environ.get("CI", "").lower() in {"1", "true"}
 CI_MAY_LACK = ("gpu", "cuda", "traces", "another torch")
 # Marks, by inheritance, every process that this test run starts.
 MARK = "PERFKIT_TEST_ID"
+# A file system in memory, and how much must be free there and in memory to hold the temporary files of a run.
+IN_MEMORY = Path("/dev/shm")
+ROOM, MEMORY = 4 << 30, 8 << 30
 # The files that take longest, the longest first: a process that has done its own takes the next file.
 LONGEST = (
     "notebooks/test_run.py",
@@ -55,17 +59,36 @@ def _end(number, _):
     raise KeyboardInterrupt
 
 
+def _keep_temporary_files_in_memory():
+    """Has every process of this run put them there; a folder of a test (`tmp_path`) stays on the disk.
+
+    The mirror of a watched script is some thousand links, made and removed for each script. An ext4 without a
+    journal takes up to 1 ms for each, because for minutes it does not use the place of a removed one again.
+    """
+    has_room = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM
+    if not has_room or psutil.virtual_memory().available < MEMORY:
+        return
+    # A watched script may write anywhere below /dev, so a user's folder there would not be kept from it.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="perfkit-", dir=IN_MEMORY)
+    # Last of all: `multiprocessing`, which is imported later, removes its own folder first.
+    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+
+
 def pytest_configure(config):
     """Point perfkit at a folder of this session before any test module, or perfkit itself, is imported."""
     os.environ[MARK] = uuid.uuid4().hex
     # Started in the background of a script, this process ignores Ctrl-C, and would hand that down.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _end)
+    is_main = not hasattr(config, "workerinput")
+    if is_main:
+        _keep_temporary_files_in_memory()
     os.environ["PERFKIT_DATA"] = tempfile.mkdtemp(prefix="perfkit-tests-")
     os.environ["PERFKIT_LOCKS"] = os.path.join(os.environ["PERFKIT_DATA"], "locks")
     os.environ["PERFKIT_PRESET"] = "smoke"
     # One for all processes of a session, as compiling the same model again takes a minute each time.
-    if not hasattr(config, "workerinput"):
+    if is_main:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="perfkit-inductor-")
     # Else every process that compiles starts another one for it, which imports torch first.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

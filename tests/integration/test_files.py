@@ -71,26 +71,29 @@ REFUSED = {
 """What the kernel refuses."""
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A user's folder, in a repository, with files that are worth keeping."""
-    folder = tmp_path / "project"
+@pytest.fixture(scope="module")
+def folder_of_a_user(tmp_path_factory):
+    """In a repository, with files that are worth keeping; every test finds it as the others did."""
+    folder = tmp_path_factory.mktemp("user") / "project"
     for name in ("file.txt", "folder/inner.txt", "folder/other.txt", "src/model.py", "../beside.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("precious")
-    for number in range(200):
-        (folder / f"pool/{number}.txt").parent.mkdir(exist_ok=True)
-        (folder / f"pool/{number}.txt").write_text("precious")
-    for number in range(1000):
-        (folder / f"many/{number}.txt").parent.mkdir(exist_ok=True)
-        (folder / f"many/{number}.txt").write_text("precious")
+    for where, count in (("pool", 200), ("many", 1000)):
+        (folder / where).mkdir()
+        for number in range(count):
+            (folder / where / f"{number}.txt").write_text("precious")
     with (folder / "large.bin").open("wb") as file:
         file.truncate(9 << 20)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("THEIRS", str(folder))
     for words in ("init -q", "add src file.txt", "-c user.name=a -c user.email=b commit -qm first"):
-        subprocess.run(["git", *words.split()], check=True)
+        subprocess.run(["git", *words.split()], cwd=folder, check=True)
     return folder
+
+
+@pytest.fixture
+def project(folder_of_a_user, monkeypatch):
+    monkeypatch.chdir(folder_of_a_user)
+    monkeypatch.setenv("THEIRS", str(folder_of_a_user))
+    return folder_of_a_user
 
 
 def state(folder):
