@@ -55,8 +55,7 @@ def explain_exit(code: int | None, last_line: str = "", who: str = "the measurin
         return failed(SIGNALS[name]["what"].format(who=who), SIGNALS[name]["remedy"])
     how = f"was ended by {name}" if name else f"ended with exit status {code}"
     last = f" (last line of its log: {last_line})" if last_line else ""
-    remedy = "Run `perfkit doctor`; try workers=0 to see the cause"
-    return RunFailed(f"{who} {how}{last}", remedy)
+    return RunFailed(f"{who} {how}{last}", "Run `perfkit doctor`; try workers=0 to see the cause")
 
 
 def _line(problem: BaseException, text: str) -> str:

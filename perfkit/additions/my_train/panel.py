@@ -68,10 +68,12 @@ def my_train(
     result, verdict = with_line(lambda progress: _measured(before, now, allow, budget_s, progress))
     said += map(Notice, sentences.notices([result.a, result.b]))
     said += figures.headline([result.a, result.b]), diff, f"Verdict: {verdict.outcome}: {verdict.reason}."
-    is_wanted = keep and verdict.outcome != Outcome.TRAINS_DIFFERENTLY
     if whole:
         pass  # it says nothing of the last edit
-    elif verdict.outcome == Outcome.FASTER or is_wanted:
+    elif verdict.outcome == Outcome.FASTER:
+        versions = _added(versions, now, result)
+    elif keep and verdict.outcome != Outcome.TRAINS_DIFFERENTLY:
+        now = structs.replace(now, what=f"{now.what}, kept by you ({verdict.outcome})")
         versions = _added(versions, now, result)
     elif now.text == before.text:
         said.append("It is not kept: what is set outside the file stays as it was.")

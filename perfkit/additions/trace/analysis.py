@@ -287,5 +287,4 @@ def syncs(trace: Trace, steps: int) -> list[model.Sync]:
     rows = _in_steps(trace, trace.matching(trace.calls, names.WAITS))
     groups = Groups(trace, rows, call=trace.table.name[rows], **_place(trace, rows))
     means = {"calls_per_step": groups.calls / steps, "us_per_step": groups.total / steps}
-    syncs = structs(model.Sync, **groups.columns, **means)
-    return sorted(syncs, key=lambda row: -row.total_us)
+    return sorted(structs(model.Sync, **groups.columns, **means), key=lambda row: -row.total_us)

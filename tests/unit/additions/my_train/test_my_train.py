@@ -102,8 +102,9 @@ def test_the_lines_of_the_course_have_names_in_the_chart_and_others_their_end(co
     passive = {"wait_policy": "passive"}
     assert steps.named(texts["00"], texts["02"], passive) == "02 a worker, sleeping threads"
     names = [steps.named(*pair, {}) for pair in itertools.pairwise(texts.values())]
-    assert names[1:4] == ["03 pinned memory", "04 batches of 64", "05 uint8 batches, photos decoded smaller"]
+    assert names[1:4] == ["03 pinned memory", "04 batches of 64", "05 photos decoded smaller"]
     assert names[4] == "06 channels_last, 16 bits, a core for the worker"
+    assert names[5] == "07 uint8 batches, torch.compile"
     assert steps.named(texts["02"], texts["02"], passive) == "02 sleeping threads"
     mine = texts["00"].replace("drop_last=True)", "drop_last=True, num_workers=2, prefetch_factor=8)")
     assert steps.named(texts["00"], mine, {"seed": 1}) == "… num_workers=2, prefetch_factor=8), seed=1"
@@ -113,7 +114,8 @@ def test_the_lines_of_the_course_have_names_in_the_chart_and_others_their_end(co
 
 
 @pytest.mark.parametrize(("outcome", "keep", "kept"), [
-    ("not faster", False, 1), ("not faster", True, 2), ("undecided", False, 1), ("trains differently", True, 1),
+    ("not faster", False, 1), ("not faster", True, 2), ("trains differently", True, 1),
+    ("undecided", False, 1), ("undecided", True, 2),
 ])  # fmt: skip
 def test_what_is_not_faster_is_kept_only_if_the_learner_says_so_and_what_trains_differently_never(
     outcome, keep, kept, compared
@@ -124,6 +126,7 @@ def test_what_is_not_faster_is_kept_only_if_the_learner_says_so_and_what_trains_
     shown = my_train(keep=keep, allow=["losses"])
     assert len(shown.found) == len(steps.load()) == kept and compared.allowed == {"losses"}
     assert ("It is not kept" in repr(shown)) is (kept == 1)
+    assert shown.found[-1].what.endswith(f", kept by you ({outcome})") is (kept == 2)
     if kept == 1:
         assert find(shown.sections(), Figure, "climb").alt.endswith("Nothing is kept yet.")
 
