@@ -11,7 +11,7 @@
 #
 # *3 minutes to your first speed-up. Needs: this notebook's kernel.*
 #
-# Run the next cell. It trains a small network for a few seconds. (Until you do, you are looking at a recorded run.)
+# Run the next cell. It trains a small network for a few seconds. (Until then, you see a recorded run.)
 
 # %%
 from perfkit import notebook as pk
@@ -20,7 +20,7 @@ baseline = pk.StagePanel("baseline")
 baseline.run()
 
 # %% [markdown]
-# The number to watch is **samples/s**. The picture is two training steps: green is loading data, blue is computing. The loop decodes JPEG photos, and on a CPU nothing computes meanwhile. The dashed line is the *ceiling*: where both steps would end if loading took no time.
+# The number to watch is **samples/s**. The picture is two training steps (the title has the median of all): green is loading data, blue is computing. The loop decodes JPEG photos, and on a CPU nothing computes meanwhile. The dashed line is the *ceiling*: where both steps would end if loading took no time.
 #
 # Now let another process load the next batch while the model trains: `DataLoader(..., num_workers=1)`.
 
@@ -30,26 +30,26 @@ panel.set(workers=1)
 panel.run()
 
 # %% [markdown]
-# Now the worker loads (green) while the model computes. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes one of the cores, but the wait shrinks by more. The panel alternates between both loops, so a slow moment hits both. It says *faster* only if the ratio's whole confidence interval is above 1, and the gain above 1%. If it does, press **Keep**.
+# Now the worker loads (green) while the model computes. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes a core, but the wait shrinks by more. The panel alternates between both loops, so a slow moment hits both. It says *faster* only if the ratio's whole confidence interval is above 1, and the gain above 1%. Then press **Keep**.
 #
-# (The picture is two steps; the ratio comes from all of them. On a CPU this win takes *two* changes: threads that wait also [sleep](../docs/cpu.md). That slows computing, so the ceiling falls, but it frees a core for the worker. [02](02_data_loading.ipynb) takes them apart.)
+# (On a CPU this win takes *two* changes: threads that wait also [sleep](../docs/cpu.md). That slows computing, so the ceiling falls, but it frees a core for the worker. [02](02_data_loading.ipynb) takes them apart.)
 #
 # That is the method: **look at the step, name the gap, change one line, look again.**
 
 # %% [markdown]
 # ## Your own file
 #
-# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you first see what a switch gains you, and then change that line in *your* file. perfkit compares it with the previous version, and charts what makes it faster.
+# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you see what a switch gains, and then change that line in *your* file. perfkit compares it with the previous version, and charts what makes it faster.
 
 # %%
 pk.my_train()
 
 # %% [markdown]
-# (No editor? `%load my_train.py` in an empty cell, then put `%%writefile my_train.py` above it. Joining late? `pk.my_train(restore="02")` writes the file as after 02.)
+# (No editor? `%load my_train.py` in an empty cell, then put `%%writefile my_train.py` above it. Joining late? `pk.my_train(restore="02")` writes the file after 02.)
 #
 # ## Why it matters
 #
-# In PyTorch's own profiler tutorial, a V100 is busy 40.46% of the time *after* the fix. [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, says that this should keep you awake: a GPU costs the same while it waits. Six working changes later, his training was 8.2 times as fast.
+# In PyTorch's own profiler tutorial, a V100 is busy 40.46% of the time *after* the fix. [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, says that this should keep you awake. Six changes later, his training was 8.2 times as fast.
 #
 # Try them on a simulated V100:
 
@@ -59,17 +59,17 @@ pk.climb()
 # %% [markdown]
 # ## The course
 #
-# Chapters 00 to 08 train the same loop (photos on a CPU, the walk-through's ResNet-18 on a GPU), and each starts from what you kept.
+# Chapters 00 to 08 train one loop (photos on a CPU, the walk-through's ResNet-18 on a GPU), and each starts from what you kept.
 #
 # | chapter | question | minutes |
 # |---|---|---|
 # | [01 baseline](01_baseline.ipynb) | where does a step's time go? | 9 |
 # | [02 data loading](02_data_loading.ipynb) | does the loop wait for data? | 11 |
-# | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 8 |
+# | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 7 |
 # | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better? | 9 |
-# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 10 |
-# | [06 AMP](06_amp.ipynb) | is 16-bit arithmetic faster here? | 8 |
-# | [07 compile](07_compile.ipynb) | what do fused kernels gain? | 9 |
+# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 9 |
+# | [06 AMP](06_amp.ipynb) | is 16-bit arithmetic faster here? | 9 |
+# | [07 compile](07_compile.ipynb) | what do fused kernels gain? | 10 |
 # | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do they gain together? | 6 |
 # | [09 your own script](09_your_own_script.ipynb) | where does *your* step's time go? | 20 |
 # | [10 workbench](10_workbench.ipynb) | what do you want to try? | 10 |

@@ -25,7 +25,7 @@
 # |---|---|---|
 # | **data** | a long gap in the device's row while a batch is loaded | [02](02_data_loading.ipynb), [05](05_uint8_copy.ipynb) |
 # | **transfer** | a gap while a batch is copied | [03](03_pinning.ipynb), [05](05_uint8_copy.ipynb) |
-# | **host** | small gaps between short kernels | [04](04_batch_size.ipynb), [07](07_compile.ipynb), [11](11_hidden_transfers.ipynb) |
+# | **host** | small gaps between short kernels; a large one where a line waits | [04](04_batch_size.ipynb), [07](07_compile.ipynb), [11](11_hidden_transfers.ipynb) |
 # | **device** | a full row | [06](06_amp.ipynb), [07](07_compile.ipynb), [12](12_kernels_and_shapes.ipynb) |
 #
 # Which bottleneck does the picture show? Then press *8 workers*, and *pinned memory*: what sets the pace?
@@ -57,17 +57,17 @@ pk.lanes({"the plain loop": mine.analysis.files[0]})
 mine.table("Mean step")
 
 # %% [markdown]
-# The loader's bars are the host's: while one lasts, the model does nothing. (The thin blue bars below them are tensor operations of the transforms. A profiler slows the step down, so take rates from a run without it.)
+# While a loader's bar lasts, the model does nothing. (The thin blue bars below it are tensor operations of the transforms. A profiler slows the step down: take rates from a run without it.)
 #
 # ## The walk-through's V100, simulated
 #
-# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary booked the loader's time under "CPU Exec" and "Other", and merged three steps into one of 240 ms. So trust the timeline, in Perfetto. The simulation gets 72 ms:
+# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary booked the loader's time under "CPU Exec" and "Other", and merged three steps into one of 240 ms. Trust the timeline. The simulation gets 72 ms:
 
 # %%
 pk.recording("sim-v100", "baseline")
 
 # %% [markdown]
-# GPU *utilisation*, as in `nvidia-smi`, is the share of time in which at least one kernel runs. A low value proves that the device is idle.
+# GPU *utilisation*, as in `nvidia-smi`, is the share of time in which at least one kernel runs.
 #
 # ## Five levers
 #
@@ -183,7 +183,7 @@ pk.puzzle("profiler").check(profile)
 #
 # <details><summary>Answer</summary>
 #
-# About twice: removing a share *s* gives 1 / (1 − *s*). The ceiling, measured separately, may differ, because decoding also disturbs the caches. On a GPU use the ceiling: some kernels ran during the wait.
+# About twice: removing a share *s* gives 1 / (1 − *s*). The ceiling, measured separately, may differ. On a GPU use the ceiling: some kernels ran during the wait.
 #
 # </details>
 #
@@ -199,7 +199,7 @@ pk.puzzle("profiler").check(profile)
 #
 # <details><summary>Answer</summary>
 #
-# You can't tell. The kernels that run may be slow ones.
+# Not necessarily: the kernels may be slow ones.
 #
 # </details>
 #

@@ -26,10 +26,10 @@ from perfkit import notebook as pk
 pk.lanes("sim-v100-data_loading")
 
 # %% [markdown]
-# The gap: the training process fetches each batch itself, so the device runs out of work. Then eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, which is small in many containers). The host still waits (orange) for the copy, which queues behind the kernels: [03](03_pinning.ipynb).
+# The gap: the training process fetches each batch itself, so the device runs out of work. Then eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, small in many containers). The host still waits (orange) for the copy, which queues behind the kernels: [03](03_pinning.ipynb).
 
 # %% [markdown]
-# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster and *Drop* if not: the next chapters start from what you kept. If you press neither, the change stays on for now, but chapter [08](08_the_whole_ladder.ipynb) ignores it.
+# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster and *Drop* if not: the next chapters start from what you kept. If you press neither, the change stays on, but [08](08_the_whole_ladder.ipynb) ignores it.
 
 # %%
 panel = pk.StagePanel("data_loading")
@@ -55,7 +55,9 @@ plt.ylim(bottom=0)
 plt.show()
 
 # %% [markdown]
-# **Does the host still wait?** If not, computing is the bottleneck: 06 and 07. (On a CPU the loop stays well below *compute only*, which is measured without a worker on the cores.)
+# (The simulation leaves out that loss: its curve stays flat.)
+#
+# **Does the host still wait for data?** If not, the picture shows what sets the pace: copies (03), launches (04) or kernels (06, 07). (On a CPU the loop stays well below *compute only*, which is measured without a worker.)
 #
 # ## On a CPU: sleeping threads
 #

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 03 · Pinning
 #
-# **Can the copy be shorter, or hidden?** *8 minutes. Needs: a CUDA GPU to measure; without one, the simulated V100 shows it.*
+# **Can the copy be shorter, or hidden?** *7 minutes. Needs: a CUDA GPU to measure; without one, the simulated V100 shows it.*
 #
 # *After this you can compute what pinning can gain before you try it, and say what `non_blocking` does and does not do.*
 #
@@ -49,7 +49,7 @@ panel = pk.StagePanel("pinning")
 panel.run()
 
 # %% [markdown]
-# The kernels still start after the copy. A second stream lets the next copy overlap with this step's kernels. It can hide at most the 1.6 ms that pinning left:
+# The kernels still start after the copy. A second stream can hide at most the 1.6 ms that pinning left:
 
 # %%
 pinned = panel.runs[-1].recipe
@@ -62,7 +62,7 @@ if panel.runs[-1].status == "ok":
 # %% [markdown]
 # ## Your line
 #
-# Edit `my_train.py` in two places, the loader and the copies. Pin only with workers: otherwise the training process pins each batch itself. On a CPU both edits do nothing, so they are kept unmeasured:
+# Edit the loader and the copies. Pin only with workers: otherwise the training process pins each batch itself. On a CPU both edits do nothing, so they are kept unmeasured:
 
 # %%
 pk.my_train()
@@ -130,7 +130,7 @@ pk.puzzle("prefetcher").check(prefetch)
 #
 # <details><summary>Answer</summary>
 #
-# The host still waits while `x` is copied into a page-locked buffer, and perhaps for earlier work of the stream. Only pinned memory makes the copy asynchronous.
+# The host still waits while `x` is copied into a page-locked buffer. Only pinned memory makes the copy asynchronous.
 #
 # </details>
 #
@@ -138,7 +138,7 @@ pk.puzzle("prefetcher").check(prefetch)
 #
 # <details><summary>Answer</summary>
 #
-# No. The *host* is not blocked, but the copy is one more entry in the device's queue.
+# No. The *host* goes on, but the copy waits in the device's queue.
 #
 # </details>
 #
@@ -146,7 +146,7 @@ pk.puzzle("prefetcher").check(prefetch)
 #
 # <details><summary>Answer</summary>
 #
-# About 3%, or more if launches waited for it. Then send fewer bytes: [05](05_uint8_copy.ipynb).
+# At most 3%, since the pinned copy still takes time; more only if launches waited for it. Then send fewer bytes: [05](05_uint8_copy.ipynb).
 #
 # </details>
 #

@@ -29,19 +29,21 @@ pk.lanes(
 )
 
 # %% [markdown]
-# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches. It also fills each kernel; a small one leaves part of the GPU idle while it runs. At the walk-through's 224 × 224 pixels there are no gaps, and only this second effect is left: it measured 1.32 times. The simulation sees little of it, and predicts 1.08 times.
+# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches. It also fills each kernel better. At the walk-through's 224 × 224 pixels only this second effect is left: it measured 1.32 times. The simulation sees little of it, and predicts 1.08 times.
 #
 # ## First, on a CPU: memory reuse
 #
-# On a CPU, freed memory goes back to the system, and every step has to request it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep the memory, which then fragments, and never returns. (PyTorch's tuning guide recommends jemalloc or tcmalloc, which reuse memory, too.) Guess the gain:
+# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1` keep it; it then fragments, and never returns. (jemalloc and tcmalloc reuse memory, too.) The effect is small, so it gets two minutes at most. Guess:
 
 # %%
-pk.my_train(allocator="keep")
+pk.my_train(allocator="keep", budget_s=120)
 
 # %% [markdown]
+# *Undecided*? The interval is too wide for so small an effect. Measure longer (`budget_s=240`), or keep it with `keep=True`: the chart then says *kept by you*.
+#
 # ## Now the batch
 #
-# A larger batch **changes the training**: there are fewer, larger steps for the same samples. Compare samples/s, never the time of a step. (*Kept so far* is what you kept; in the recording, another run, memory reuse was *faster*.)
+# A larger batch **changes the training**: fewer, larger steps for the same samples. Compare samples/s, never the time of a step. (The recording is another run, so its figures differ from those above.)
 
 # %%
 panel = pk.StagePanel("batch_size")
@@ -51,16 +53,23 @@ panel
 panel.run()
 
 # %%
-panel.table("Training loss")
+small, large = panel.runs[:2]
+if large.losses:
+    few, many = small.samples_per_step, large.samples_per_step
+    steps = many // few  # small ones for the same samples
+    for at, loss in enumerate(large.losses[: len(small.losses) // steps]):
+        mean = sum(small.losses[steps * at : steps * (at + 1)]) / steps
+        print(f"samples {many * at + 1} to {many * (at + 1)}:", end=" ")
+        print(f"loss {mean:.2f} in {steps} steps of {few}, {loss:.2f} in one of {many}")
 
 # %% [markdown]
-# Compare losses at equal *samples* (the table's are not): this stage changes the training.
+# Compare losses on equal *samples*, not after equal steps: the small batches are ahead, because they have updated the weights more often.
 #
-# Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512 (324 ms a step), while utilisation, blind to how much a kernel fills, hardly moved.
+# Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512, while utilisation, blind to how much a kernel fills, hardly moved.
 #
 # ## What it costs: memory
 #
-# The walk-through's memory view showed less than 1 GB of 16 in use, and with batch 512 11.3 GB. (`torch.cuda.max_memory_allocated() / 2**30` tells you.) Everything that holds samples grows: the batch itself, the *activations*, which are kept until backward has used them, and the *workspace*, which operators hold while they run. Weights, gradients and the optimizer's state do not grow. In this net they are next to nothing, so memory doubles; in a large model they may be most of it.
+# The walk-through's memory view showed less than 1 GB of 16 in use, and with batch 512 11.3 GB. (`torch.cuda.max_memory_allocated() / 2**30` tells you.) What holds samples grows: the batch, the *activations*, kept until backward has used them, and the *workspace* of operators. Weights, gradients and the optimizer's state do not grow. In this net they are next to nothing, so memory doubles; in a large model they may be most of it.
 
 # %%
 size = panel.plan.subject.size.batch_size
@@ -77,9 +86,9 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, you get the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations in backward, at the cost of about one forward pass. If a run does not fit, set a smaller batch, here and later: `panel.set(batch_size=128)`.
+# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, you get the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass. If a run does not fit: `panel.set(batch_size=128)`.
 #
-# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: the CUDA context takes hundreds of MB, and the allocator keeps freed memory, because `cudaMalloc` is slow and `cudaFree` synchronises. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True` (older releases: `PYTORCH_CUDA_ALLOC_CONF`).
+# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: also the CUDA context, hundreds of MB, and freed memory, which the allocator keeps, because `cudaMalloc` is slow and `cudaFree` synchronises. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True` (older releases: `PYTORCH_CUDA_ALLOC_CONF`).
 
 # %% [markdown]
 # ## Your line
@@ -96,7 +105,7 @@ pk.my_train(allow=["samples", "updates"])
 # batch_size=64
 # ```
 #
-# Not kept? Undo it. Kept? Tune the learning rate again before you conclude anything about accuracy.
+# Not kept? Undo it, or add `keep=True`. Kept? Tune the learning rate again before you conclude anything about accuracy.
 #
 # </details>
 
@@ -166,7 +175,7 @@ pk.puzzle("checkpointing").check(forward)
 #
 # <details><summary>Answer</summary>
 #
-# Leave it on the host, and copy only the rows of the step ([11](11_hidden_transfers.ipynb)).
+# Leave it on the host, and copy only the step's rows ([11](11_hidden_transfers.ipynb)).
 #
 # </details>
 #

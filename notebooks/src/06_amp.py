@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 06 · Automatic mixed precision
 #
-# **Is 16-bit arithmetic faster here?** *8 minutes. Needs: nothing special; to gain, a GPU with Tensor Cores (Volta or newer), or AVX512-BF16 or AMX.*
+# **Is 16-bit arithmetic faster here?** *9 minutes. Needs: nothing special; to gain, a GPU with Tensor Cores (Volta or newer), or AVX512-BF16 or AMX.*
 #
 # *After this you can turn on mixed precision correctly, and say which of its parts made your loop faster.*
 #
@@ -25,12 +25,12 @@ pk.lanes("sim-v100-amp-alone")
 # %% [markdown]
 # (The simulation overstates it: the walk-through gained 1.48 times, with twice the batch.)
 #
-# No gap: the device is busy, but its kernels are slow. The walk-through's kernel view showed Tensor Core time 0%. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, and most other operators in the type of their input, so activations shrink, too.
+# There is no gap here: the device is busy, but its kernels are slow. The walk-through's kernel view showed Tensor Core time 0%. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, most other operators in the type of their input.
 
 # %% [markdown]
 # ## First the layout
 #
-# Convolution kernels prefer a different memory layout, NHWC (`channels_last`), so that comes first. Expect 1.05 to 1.25 times on a CPU.
+# Convolution kernels prefer the memory layout NHWC (`channels_last`). Expect 1.05 to 1.25 times on a CPU.
 
 # %%
 layout = pk.StagePanel("channels_last")
@@ -47,7 +47,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# With a GPU, decide. Without AVX512-BF16 or AMX, a CPU computes in float32 and casts too: slower. With them, kernels get shorter, and the loop may still not get faster. The recording shows why:
+# Without AVX512-BF16 or AMX, a CPU computes in float32 and casts too: slower. With them, kernels get shorter, and the loop may still not get faster. The recording shows why:
 
 # %%
 runs = {run.stage: run for run in pk.recording("cpu-quick").found}
@@ -57,7 +57,7 @@ for stage in ("kept_so_far", "amp", "cpu_threads", "amp_fewer_threads"):
     print(f"{run.title:26} compute only {alone:4.0f} samples/s, with the worker {loop:4.0f}")
 
 # %% [markdown]
-# Compare the columns. PyTorch splits each kernel among threads, and the kernel ends with the last of them. The worker keeps taking one thread's core, and the others wait. (Lanes can't show that: *kernels* is blue while *any* thread computes.) The shorter the kernels, the larger that part. One fewer thread (`cpu_threads`) computes more slowly, but leaves the worker a core, and loses little to it. So on a CPU press *Drop* above, and try both at once:
+# Compare the columns. PyTorch splits each kernel among threads, and the kernel ends with the last of them. The worker keeps taking one thread's core, and the others wait. The shorter the kernels, the larger that part. One fewer thread (`cpu_threads`) computes more slowly, but leaves the worker a core. So on a CPU press *Drop* above, and try both at once:
 
 # %%
 both = pk.StagePanel("amp_fewer_threads")
@@ -65,7 +65,7 @@ if panel.runs[0].device == "cpu":
     both.run()
 
 # %% [markdown]
-# The walk-through's V100 went from 1,670 to 2,477 samples/s, with the batch doubled as well. The simulated V100's kernels, with only the precision changed:
+# The walk-through's V100 went from 1,670 to 2,477 samples/s, with the batch doubled as well. The simulated V100, with only the precision changed:
 
 # %%
 from perfkit.recipe import Recipe
@@ -84,9 +84,9 @@ for amp in ("off", "fp16"):
 #
 # ## Which 16 bits?
 #
-# *bf16* has the range of float32 and needs nothing else. *fp16* is more precise, but small gradients become 0 and values above 65,504 infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as V100 and T4, have no bf16 units. The walk-through left the scaler out; real training can't. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
+# *bf16* has the range of float32. *fp16* is more precise, but small gradients become 0 and values above 65,504 infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as V100 and T4, have no bf16 units. The walk-through left the scaler out; real training in fp16 should not do without it. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
 #
-# Sums inside a 16-bit product are normally kept in float32, and the panel compares losses and outputs with strict float32. Compare your final accuracy once. A part that trains badly can stay in float32: `torch.autocast(device, enabled=False)`.
+# Sums inside a 16-bit product are normally kept in float32. Compare your final accuracy once. A part that trains badly can stay in float32: `torch.autocast(device, enabled=False)`.
 
 # %% [markdown]
 # ## Your line
@@ -94,10 +94,10 @@ for amp in ("off", "fp16"):
 # First the layout:
 
 # %%
-pk.my_train()
+pk.my_train(budget_s=120)
 
 # %% [markdown]
-# Not kept? Undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too:
+# Undecided, with the panel's ratio inside your interval? The panel has decided it: `pk.my_train(keep=True)`. Otherwise undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too (both on purpose: the table above took them apart):
 
 # %%
 pk.my_train()
@@ -160,7 +160,7 @@ pk.puzzle("scaler").check(train_step)
 #
 # <details><summary>Answer</summary>
 #
-# Rarely: products on Tensor Cores gain more, memory-bound operators less, what stays float32 nothing.
+# There is no fixed factor. Products on Tensor Cores can be several times as fast, memory-bound operators up to twice, as they move half the bytes; what stays float32 gains nothing.
 #
 # </details>
 #

@@ -27,16 +27,19 @@ panel
 panel.run()
 
 # %% [markdown]
-# The row *(again)* is the plain loop once more, so it gets no verdict: its distance from 1 is noise. If its interval misses 1, as some do, run again, and until then believe only gains that are several times as large. *Disturbed* means that other programs used the cores: close them and run again.
+# The row *(again)* is the plain loop once more, so it gets no verdict: its distance from 1 is noise. If its interval misses 1, run again, and until then believe only gains that are several times as large. *Disturbed* means that other programs used the cores: close them.
 #
 # Expect 1.5 to 3 times on two cores, most with 16-bit units, and more on a GPU.
 #
-# Now your own file, against the one that chapter 00 wrote. Guess: is it the product of your gains? (The last bar is measured at once. If its *interval* lies below, some lines were lucky. Against the recipe, it lacks what was undecided.)
+# Now your own file, against the one that chapter 00 wrote. Guess: is it the product of your gains? The last bar is measured at once.
 
 # %%
 pk.my_train(whole=True, allow=["samples", "updates", "losses"])
 
 # %% [markdown]
+# - *Below the product?* Only if its whole interval is. Then some lines were lucky, or gain less together.
+# - *Below the recipe?* The file has only what you kept. What the recipe has and the diff lacks makes up the gap; the rest is noise between two minutes.
+#
 # This is the recipe's script, with the same losses. `perfkit.workloads.files.photo_folder(256)` makes its photos; insert that path:
 
 # %%
@@ -45,7 +48,7 @@ pk.training_loop(panel.runs[1:])
 # %% [markdown]
 # ## Let it climb by itself
 #
-# `LadderPanel` tries every stage, drops those that are not faster, and compares the result with the plain loop. *Run* takes about six minutes; in a terminal it is `perfkit run`. This is the walk-through's ladder on a simulated V100:
+# `LadderPanel` tries every stage, drops those that are not faster, and compares the result with the plain loop, in about six minutes (in a terminal: `perfkit run`). The walk-through's ladder on a simulated V100:
 
 # %%
 ladder = pk.LadderPanel()
@@ -79,7 +82,7 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 #
 # ## What is it worth?
 #
-# At the walk-through's rates, 90 epochs of ImageNet, if data loading kept up, which 8 vCPUs with JPEG files would not:
+# At the walk-through's rates, 90 epochs of ImageNet (if loading kept up, which 8 vCPUs with JPEG files would not):
 
 # %%
 samples, price = 1_281_167 * 90, 3.0  # images × epochs; the price of an hour, in any currency
@@ -155,4 +158,4 @@ pk.puzzle("three_faults").check(train)
 #
 # </details>
 #
-# Ready for more? The [capstone](puzzles/capstone.ipynb) is a slow script with ten faults. Next: [09 your own script](09_your_own_script.ipynb)
+# The [capstone](puzzles/capstone.ipynb) is a slow script with ten faults. Next: [09 your own script](09_your_own_script.ipynb)

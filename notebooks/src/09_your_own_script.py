@@ -38,7 +38,7 @@ panel
 panel.watch(budget_s=15)
 
 # %% [markdown]
-# The first sentence names what to try first; the bar shows where time goes; the tables name lines and more to try. *Up to* is what *this change* gives at most: with one worker, a step takes as long as loading or computing, whichever is longer. (Without any wait, it would be 1 / (1 − the share that waits).) The last line lists switches that only a measurement can judge.
+# The first sentence names what to try first; the bar shows where time goes; the tables name lines and more to try. *Up to* is what *this change* gives at most: with one worker, a step takes as long as loading or computing, whichever is longer. The last line lists switches that only a measurement can judge.
 #
 # ## Set a switch from outside
 #
@@ -50,7 +50,7 @@ panel.set(workers=1, **sleeping)
 panel.run()
 
 # %% [markdown]
-# Was the bound reached? On a CPU the worker takes a core from the model. The first losses show whether it still trains the same. If a result says *Disturbed*, close other programs and run its cell again before you use it.
+# Was the bound reached? On a CPU the worker takes a core from the model. The first losses show whether it still trains the same. *Disturbed*? Close other programs and run the cell again.
 #
 # Now add a switch that only a measurement can judge:
 
@@ -60,6 +60,8 @@ panel.run()
 
 # %% [markdown]
 # ## Take the edit
+#
+# (The ratio above is to the unchanged script: divide it by the worker's for the layout's own share.)
 #
 # *Patch* shows the diff that puts these switches into your script. Your file isn't modified. Environment variables aren't part of the patch. Press *Save perfkit.diff*, then run `git apply perfkit.diff` in the folder named below the diff.
 

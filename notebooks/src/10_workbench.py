@@ -24,17 +24,45 @@ bench = pk.Workbench()
 bench
 
 # %% [markdown]
-# From a cell: `bench.set(workers=1)`, then `bench.run()`. To compare your own recipes, name what you compare *with* first: every ratio, with its interval, is to that one. For the first question, that is one worker, not the plain loop. Guess:
+# From a cell: `bench.set(workers=1)`, then `bench.run()`. To compare your own recipes, name what you compare *with* first: every ratio, with its interval, is to that one.
+#
+# ## Do gains multiply?
+#
+# One worker loads. *Cheaper samples* shorten its work, *shorter kernels* the model's. Say that the former gain 1.1 times, and the latter 1.5. *Guess what both gain: 1.1 · 1.5, which is 1.65, or less, or more?*
 
 # %%
-passive = {"wait_policy": "passive"}
-answer = pk.RecipePanel({"one worker": {"workers": 1} | passive, "two workers": {"workers": 2} | passive})
+import torch
+
+worker = {"workers": 1, "wait_policy": "passive"}
+cheaper = {"uint8_copy": True, "scaled_decode": True}
+shorter = {"amp": "bf16", "cpu_threads": max(1, torch.get_num_threads() - 1), "channels_last": True}
+answer = pk.RecipePanel(
+    {
+        "one worker": worker,
+        "cheaper samples": worker | cheaper,
+        "shorter kernels": worker | shorter,
+        "both": worker | cheaper | shorter,
+    }
+)
 answer.run()
 
+# %%
+gains = {run.title: run.speedup("baseline") for run in answer.runs}
+first, second, both = (gains.get(title) for title in ("cheaper samples", "shorter kernels", "both"))
+if first and second and both:
+    print(f"product: {first.ratio:.2f} × {second.ratio:.2f} = {first.ratio * second.ratio:.2f}")
+    print(f"measured together: {both.ratio:.2f} ({both.low:.2f} to {both.high:.2f})")
+
 # %% [markdown]
+# Where the CPU has 16-bit units, the two together gain *more* than their product. Alone, cheaper samples save time for which nobody waits. Shorter kernels alone make the loop wait for its worker (look at *waits for data*), and lose part of their gain. Together, each removes the other's limit. The other way round: two changes that remove the *same* wait gain less than their product. So a change that did nothing deserves a second try after the bottleneck has moved.
+#
+# ## Your turn
+#
+# Change the recipes above to answer one of the three questions at the top, and guess before you run it.
+#
 # <details><summary>What to expect for all three</summary>
 #
-# On two cores a second worker adds little or nothing, or slows the loop: the first one already ended the wait, and both share the model's cores. If the interval holds 1, the answer is "not by more than its width"; *Continue* narrows it. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, with one compute thread and a core for the worker, the loop is 1.0 to 1.2 times as fast as with two sleeping threads ([measured](../docs/measuring.md)), and more in 16 bits ([06](06_amp.ipynb)).
+# On two cores a second worker adds little or nothing, or even slows the loop down: the first one already ended the wait, and both share the model's cores. If the interval holds 1, the answer is "not by more than its width"; *Continue* narrows it. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, with one compute thread and a core for the worker, the loop is 1.0 to 1.2 times as fast as with two sleeping threads ([measured](../docs/measuring.md)), and more in 16 bits ([06](06_amp.ipynb)).
 #
 # </details>
 #

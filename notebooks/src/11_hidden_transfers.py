@@ -182,11 +182,11 @@ for title, reads in (("read in every step", True), ("read at the end", False)):
 pk.lanes(sides)
 
 # %% [markdown]
-# If the loop reads nothing, a step takes as long as fetching or the kernels, whichever is longer. If it reads in every step, it takes the sum. That is why the distributed guide tells you to fetch results every 30 steps (its own listing fetches in each: [14](14_checking_the_articles.ipynb)).
+# If the loop reads nothing, a step takes as long as fetching or the kernels, whichever is longer. If it reads in every step, it takes the sum. So the distributed guide tells you to fetch results every 30 steps (its own listing fetches in each: [14](14_checking_the_articles.ipynb)).
 #
 # ## The placement guide's example
 #
-# In the guide, `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down. That makes 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU.
+# In the guide, `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down: 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU.
 #
 # The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The fix is worth 1.35 times ([14](14_checking_the_articles.ipynb)).
 #

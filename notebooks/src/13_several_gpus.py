@@ -13,7 +13,7 @@
 #
 # *After this you can start a training on several GPUs correctly, and say what limits its scaling.*
 #
-# With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. During backward, the ranks average their gradients with all-reduce. Communication that overlaps with backward is nearly free. The *exposed* part lengthens the step.
+# With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. During backward, the ranks average their gradients with all-reduce. What overlaps with backward is nearly free. The *exposed* part lengthens the step.
 
 # %%
 import matplotlib.pyplot as plt
@@ -24,7 +24,7 @@ from perfkit.additions.ranks.panel import watch_ranks
 pk.lanes("buckets")
 
 # %% [markdown]
-# `torchrun` starts such a script with one rank and with two, in turn. (In a terminal: `perfkit scale train.py`.)
+# `torchrun` starts such a script with one rank and with two, in turn (in a terminal: `perfkit scale train.py`).
 #
 # Guess: by what factor do samples/s grow from one rank to two? (On two cores, each rank gets one thread.)
 
@@ -34,9 +34,9 @@ scaling = pk.scale(script, ranks=(1, 2), budget_s=9)
 scaling
 
 # %% [markdown]
-# Communication is *exposed* when no rank is computing at the same time. On shared cores, ranks also slow each other down. Two GPUs of one machine come close to twice the rate if a step takes much longer than its all-reduce. On two CPU cores expect an efficiency of 50 to 95%, and less if anything else runs.
+# Communication is *exposed* where its own rank's computation doesn't hide it; waiting for a rank that still computes is counted separately. On shared cores, ranks also slow each other down. Two GPUs of one machine come close to twice the rate if a step is much longer than its all-reduce. On two CPU cores expect an efficiency of 50 to 95%.
 #
-# Two ranks with batch *n* train as one rank with batch 2*n*, which changes training unless you halve the batch (`--global-batch`). Batch norm sees each rank's part only (`nn.SyncBatchNorm` fixes that).
+# Two ranks with batch *n* train as one with batch 2*n*: halve it (`--global-batch`) to train the same. Batch norm sees each rank's part only (`nn.SyncBatchNorm` fixes that).
 #
 # ## One rank is late
 #
@@ -47,7 +47,7 @@ late = watch_ranks(script, arguments=["--late-ms", "20"], budget_s=5)
 late
 
 # %% [markdown]
-# The first sentence names rank and line, where `--late-ms` makes it sleep. Without the sleep:
+# The first sentence names rank and line. There, `--late-ms` makes it sleep. Without the sleep:
 
 # %%
 mended = watch_ranks(script, budget_s=5)
@@ -73,11 +73,11 @@ print(
 pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
 
 # %% [markdown]
-# (For small differences, alternate launches: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.)
+# (To judge a small difference, alternate the launches: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.)
 #
 # ## Your line: equal work
 #
-# Often the split is to blame. These texts are sorted by length, and each rank gets a half. Replace the marked line, so that every rank gets as many texts and about as many tokens:
+# Often the split is to blame. These texts are sorted by length, and each rank gets a half. Give every rank as many texts and about as many tokens:
 
 # %% tags=["exercise"]
 lengths = [10 + number // 4 for number in range(2_000)]  # tokens of each text
@@ -115,7 +115,7 @@ else:
 #
 # ## Why isn't all of it exposed?
 #
-# DDP collects gradients in *buckets* (`bucket_cap_mb`, 25 by default; then the first one has only 1 MB) and sends each as soon as it is full, while backward computes the layers before it. With one large bucket, nothing is left to overlap; small ones pay the latency more often. The picture at the top in numbers, for 40 ms of backward and 100 MB:
+# DDP collects gradients in *buckets* (`bucket_cap_mb`, 25 by default; then the first one has only 1 MB) and sends each as soon as it is full, while backward computes the layers before it. With one large bucket, nothing overlaps; small ones pay the latency more often. The picture at the top in numbers, for 40 ms of backward and 100 MB:
 
 # %%
 LATENCY_MS, MS_PER_MB, BACKWARD_MS, MB = 0.4, 0.16, 40, 100
@@ -136,7 +136,7 @@ for bucket_mb in (1, 5, 25, 100):
 # %% [markdown]
 # `gradient_as_bucket_view=True` avoids a second copy of the gradients; a communication hook can send them in 16 bits.
 #
-# With accumulation (`no_sync`) ranks average once every four batches (only the last backward can hide it):
+# With accumulation (`no_sync`) the ranks average once every four batches, so only the last backward pass can hide the communication:
 
 # %%
 merged = watch_ranks(script, arguments=["--accumulate", "4"], budget_s=5)
@@ -149,7 +149,7 @@ for name, seen in {"each batch": mended, "four batches": merged}.items():
 # %% [markdown]
 # ## Why not 1,024?
 #
-# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with the latency α of a hop and the bandwidth β of a link. The latency grows with every rank. Over a data-centre link, for 100 MB and nothing overlapped:
+# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with the latency α of a hop and the bandwidth β of a link. For 100 MB over a data-centre link, with nothing overlapped:
 
 
 # %%
@@ -169,7 +169,7 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# Long steps scale; short ones don't. (NCCL also uses trees, whose latency grows with log n.)
+# Long steps scale; short ones don't. (NCCL's trees have a latency of log n.)
 #
 # On each of two machines with eight GPUs:
 #
@@ -179,9 +179,9 @@ plt.show()
 #
 # ## The distributed guide's list
 #
-# Three levers that still surprise people ([the whole list](../docs/articles.md#the-distributed-guide)):
+# Three levers ([all of them](../docs/articles.md#the-distributed-guide)):
 #
-# - Loading scales with ranks: each has its own loader, so divide the cores among them.
+# - Each rank has its own loader, so divide the cores among them.
 # - `OMP_NUM_THREADS` is set to 1 by torchrun: try cores ÷ ranks.
 # - NCCL falls back from RDMA to TCP in silence. `NCCL_DEBUG=INFO` says which one it uses; `NCCL_IB_DISABLE=1` forces TCP.
 

@@ -23,6 +23,7 @@ OTHERS = (
     '"cpu_threads"',
     '"amp_fewer_threads"',
     '"scaled_decode"',
+    "small_ones",
 )
 FOLDER = Path(__file__).parents[2] / "notebooks" / "src"
 SOURCES = sorted(FOLDER.glob("0[1-7]_*.py"))

@@ -78,7 +78,8 @@ SMALLER = {
     "budget_s=15": "budget_s=4",
     "budget_s=9": "budget_s=2",
     "budget_s=5": "budget_s=3",
-    "--budget 60": "--budget 1",
+    ", budget_s=120": "",
+    "--budget 120": "--budget 1",
 }
 """Compiling a chapter's own model takes a minute. Ranks are launched once, and watched for some seconds: in a
 single one a busy machine takes too few steps."""
