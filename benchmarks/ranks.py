@@ -5,9 +5,15 @@
 Equal processes differ by more than there is to be seen, so both are measured in the same ranks, in turn. In a
 block without watching, the process that watches is suspended, the hooks hand on at once, and no thread
 looks at a stack. What keeps files from being changed stays; it does nothing in a step.
+
+Blocks are short and many, so that both see the same machine. Their ratio is still less certain than the time
+of the hooks, which is counted in the ranks, as the training waits for it. The CPU time of the thread that
+answers is added in full, though it mostly runs while torch computes. What the process that watches takes of a
+core is told apart: it delays a training only where no core is free.
 """
 
 import contextlib
+import math
 import os
 import random
 import subprocess
@@ -16,6 +22,8 @@ import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -26,8 +34,8 @@ from perfkit.results import stats
 
 ROOT = Path(__file__).parents[1]
 RANKS = 2
-STEPS = 200  # of a block: whoever watches looks at the tree every two seconds, and once more as it goes on
-PAIRS = 6  # of blocks in a launch
+STEPS = 50  # of a block; whoever watches looks at the tree every two seconds, so in each fourth block or so
+PAIRS = 20  # of blocks in a launch
 WARMUP = 120  # steps, by which a rank has compared its rows and most of its weights
 SCRIPT = """
 import sys, time
@@ -62,7 +70,7 @@ with Client(("localhost", int(sys.argv[1]))) as connection:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        connection.send(time.perf_counter() - start)
+        connection.send((time.perf_counter() - start, *switched.spent()))
 dist.destroy_process_group()
 """
 
@@ -80,6 +88,28 @@ def watch(port: str) -> None:
         launched.watch(0.0, whole=True)
 
 
+class Block(NamedTuple):
+    """Seconds of some steps of a rank, and of them in hooks; CPU time of the thread that answers."""
+
+    seconds: float
+    hooks_s: float
+    thread_s: float
+
+    @property
+    def share(self) -> float:
+        """The part of the steps that watching takes in the rank, at most."""
+        return (self.hooks_s + self.thread_s) / self.seconds
+
+
+class Pair(NamedTuple):
+    """Two blocks, one after the other."""
+
+    log_ratio: float  # of the speed watched / not watched
+    share: float  # of the steps of the rank with most, in hooks and in the thread that answers
+    of_thread: float  # of it, in that thread
+    of_core: float  # that the process that watches took
+
+
 class Bench:
     """A launch: its ranks, and the process that watches them."""
 
@@ -87,21 +117,29 @@ class Bench:
         self._watcher = watcher
         self._ranks = ranks
 
-    def block_s(self, steps: int, is_watched: bool) -> float:
-        """Seconds of the slowest rank for so many steps."""
+    def block(self, steps: int, is_watched: bool) -> list[Block]:
+        """So many steps of each rank."""
         if is_watched:
             self._watcher.resume()
         else:
             self._watcher.suspend()
         for rank in self._ranks:
             rank.send((steps, is_watched))
-        return max(float(rank.recv()) for rank in self._ranks)
+        return [Block(*rank.recv()) for rank in self._ranks]
 
-    def log_ratio(self) -> float:
-        """The logarithm of the ratio of two blocks, one after the other: the speed watched / not watched."""
-        order = random.sample([True, False], 2)
-        seconds = {is_watched: self.block_s(STEPS, is_watched) for is_watched in order}
-        return float(np.log(seconds[False] / seconds[True]))
+    def pair(self) -> Pair:
+        blocks = dict[bool, list[Block]]()
+        before = self._cpu_s()
+        for is_watched in random.sample([True, False], 2):
+            blocks[is_watched] = self.block(STEPS, is_watched)
+        plain_s, watched_s = (max(block.seconds for block in blocks[each]) for each in (False, True))
+        most = max(blocks[True], key=lambda block: block.share)
+        of_core = (self._cpu_s() - before) / watched_s
+        return Pair(math.log(plain_s / watched_s), most.share, most.thread_s / most.seconds, of_core)
+
+    def _cpu_s(self) -> float:
+        times = self._watcher.cpu_times()
+        return times.user + times.system
 
 
 @contextlib.contextmanager
@@ -123,17 +161,29 @@ def launched() -> Iterator[Bench]:
 
 
 def report(launches: int) -> None:
-    """Prints the ratio of each launch, then that of all with its interval."""
-    logs = list[float]()
+    """Prints what each launch has shown, then all of them with their intervals."""
+    pairs = list[Pair]()
     for _ in range(launches):
         with launched() as bench:
-            bench.block_s(WARMUP, True)
-            logs += [bench.log_ratio() for _ in range(PAIRS)]
-        print(f"watched / not watched: {np.exp(np.mean(logs[-PAIRS:])):.4f}", flush=True)
-    sizes = [PAIRS] * launches
-    mean = stats.nested(np.array(logs), sizes, np.ones(len(logs)), stats.ONE_PROCESS)
-    ratio = stats.judged(mean.centre, mean.half, len(logs))
+            bench.block(WARMUP, True)
+            own = [bench.pair() for _ in range(PAIRS)]
+        speed = math.exp(fmean(pair.log_ratio for pair in own))
+        print(f"watched / not watched: {speed:.4f}; counted {fmean(p.share for p in own):.3%}", flush=True)
+        pairs += own
+    share = _mean([pair.share for pair in pairs])
+    print(f"counted in the slowest rank: {share.centre:.3%} of its steps", end=" ")
+    print(f"(95% {share.centre - share.half:.3%} to {share.centre + share.half:.3%}), target 0.5%,", end=" ")
+    print(f"of which {fmean(pair.of_thread for pair in pairs):.3%} in the thread that answers")
+    print(f"the process that watches: {fmean(pair.of_core for pair in pairs):.2%} of a core")
+    mean = _mean([pair.log_ratio for pair in pairs])
+    ratio = stats.judged(mean.centre, mean.half, len(pairs))
     print(f"{ratio.ratio:.4f} (95% {ratio.low:.4f} to {ratio.high:.4f}), target 0.995")
+
+
+def _mean(values: list[float]) -> stats.Nested:
+    """Over the pairs of all launches."""
+    sizes = [PAIRS] * (len(values) // PAIRS)
+    return stats.nested(np.array(values), sizes, np.ones(len(values)), stats.ONE_PROCESS)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,11 @@
-"""A rank whose watching its script switches on and off, for `benchmarks.ranks`; in the rank's own process."""
+"""A rank whose watching its script switches on and off, for `benchmarks.ranks`; in the rank's own process.
+
+While it is on, the time of its hooks is counted: that around functions of torch, without these functions.
+"""
 
 import functools
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +26,9 @@ class Switched:
 
     is_on = True
     recorder: RankRecorder  # of this process
+    hooks_s = 0.0  # seconds in hooks, in the thread that trains
+    inside_s = 0.0  # and in what the hook under way is around
+    thread_s = 0.0  # of CPU time in the thread that answers, when it was switched on
 
 
 def watch(settings: dict[str, Any], files: Outputs) -> None:
@@ -35,25 +43,59 @@ def watch(settings: dict[str, Any], files: Outputs) -> None:
 def switch(is_on: bool) -> None:
     """Whether the rank of this process is watched from now on."""
     Switched.is_on = is_on
+    Switched.hooks_s = 0.0
+    Switched.thread_s = _thread_s()
     if not is_on:
         Switched.recorder.exchange.have_timed(NEVER)  # else torch would go on timing each pass
 
 
+def spent() -> tuple[float, float]:
+    """Seconds since it was switched: in hooks, and of CPU time in the thread that answers."""
+    return Switched.hooks_s, _thread_s() - Switched.thread_s
+
+
+def _thread_s() -> float:
+    idents = [thread.ident for thread in threading.enumerate() if thread.name == "perfkit"]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents if ident)
+
+
 def _wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """As `hooks.wrapped`, while the rank is watched."""
+    timed = functools.wraps(plain)(functools.partial(_inside, plain))
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
         if Switched.is_on:
-            return function(plain, *args, **kwargs)
+            return _around(function, timed, *args, **kwargs)
         return plain(*args, **kwargs)
 
     return call
 
 
+def _around(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a hook, and counts its time without that of what it is around."""
+    outer_s = Switched.inside_s
+    Switched.inside_s = 0.0
+    start = clock()
+    try:
+        return hook(*args, **kwargs)
+    finally:
+        Switched.hooks_s += clock() - start - Switched.inside_s
+        Switched.inside_s = outer_s
+
+
+def _inside(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls what a hook is around; hooks within it count for themselves."""
+    start = clock()
+    try:
+        return plain(*args, **kwargs)
+    finally:
+        Switched.inside_s += clock() - start
+
+
 def _called_if_on(models: Models, model: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
     if Switched.is_on:
-        return _called(models, model, call, *args, **kwargs)
+        return _around(_called, models, model, functools.partial(_inside, call), *args, **kwargs)
     return call(*args, **kwargs)
 
 
