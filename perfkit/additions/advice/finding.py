@@ -1,15 +1,17 @@
-"""Findings: avoidable costs, with texts from the table `causes.toml`, and how they are shown."""
+"""Findings: avoidable costs, whose texts are in the tables of `Causes`, and how they are shown."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import jinja2
 import msgspec
 
 from perfkit import registry
 from perfkit.results.stats import Ratio
 from perfkit.show import sentences, units
-from perfkit.show.document import Bullets, Content, Section, Table
+from perfkit.show.document import Table
 from perfkit.show.units import clean
 
 WORTH_A_SENTENCE = 0.1  # findings of at least this weight are named first
@@ -43,20 +45,14 @@ class Finding(msgspec.Struct, frozen=True):
     @property
     def may_help(self) -> bool:
         """Whether the change was not tried, or gained something."""
-        if self.measured is None:
-            return True
-        return self.measured.ratio >= _HELPS and self.measured.verdict != "no measurable difference"
+        tried = self.measured
+        return tried is None or (tried.ratio >= _HELPS and tried.verdict != "no measurable difference")
 
     @property
     def is_worth_a_sentence(self) -> bool:
         """Whether it may be said first; a cause is seen in its line, what a switch gives is a bound."""
         is_cause = not self.settings and (self.share or 0.0) >= WORTH_A_SENTENCE / 2
         return self.measured is not None or is_cause or self.weight >= WORTH_A_SENTENCE
-
-    def in_words(self, worth: str) -> str:
-        """The finding and its remedy; `worth` says what that gains."""
-        where = f"{self.where}: " if self.where else ""
-        return f"{where}{self.evidence}. Remedy: {self.change}.{worth}"
 
     def expected(self, bound: str = "up to about") -> str:
         """The expected gain in words. `bound` comes before a gain that only the share limits."""
@@ -68,16 +64,25 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 Found = Iterator[Finding]
-_TEXTS: dict[str, dict[str, Any]] = registry.toml(__package__, "causes")
+UNITS = {name: getattr(units, name) for name in ("percent", "number", "size", "times", "plural", "duration")}
+_SENTENCES = jinja2.Environment(undefined=jinja2.StrictUndefined)
+_SENTENCES.filters |= UNITS
 
 
-def of_table(cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
-    """A finding with its texts from the table; `facts` are the numbers and names in its sentences."""
-    text = _TEXTS[cause]
-    evidence = text["seen"].format(share=units.percent(share or 0.0), **facts)
-    change = text["change"].format(share=units.percent(share or 0.0), **facts)
-    urgency, kind = text.get("urgency", 0.0), text.get("kind", "time")
-    return Finding(cause, evidence, change, where, share or None, urgency, kind)
+class Causes:
+    """The table of the causes that a module recognises, `NAME.toml` next to it: their texts, and limits."""
+
+    def __init__(self, module: str) -> None:
+        package, _, name = module.rpartition(".")
+        self._rows = registry.toml(package, name)
+        self.limits = SimpleNamespace(**self._rows.pop("limits", {}))
+
+    def found(self, cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
+        """A finding, in whose sentences the `facts` are."""
+        row = self._rows[cause]
+        seen, change = (_SENTENCES.from_string(row[text]) for text in ("seen", "change"))
+        texts = seen.render(facts, share=share), change.render(facts, share=share)
+        return Finding(cause, *texts, where, share or None, row.get("urgency", 0.0), row.get("kind", "time"))
 
 
 def advice_table(findings: Sequence[Finding], bound: str = "up to about") -> Table:
@@ -94,9 +99,3 @@ def warnings_of(lines: Iterable[str]) -> list[str]:
         if re.match(r".+?:\d+: \w*Warning: ", line) or "torch._dynamo hit config" in line:
             found.setdefault(line.strip())
     return list(found)[:_MOST_WARNINGS]
-
-
-def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
-    """The warnings of perfkit and of the script, in a section each if there are any."""
-    parts = {"Take note": warnings, "What the script itself warned of": printed}
-    return [Section(title, [Bullets(list(map(clean, texts)))]) for title, texts in parts.items() if texts]

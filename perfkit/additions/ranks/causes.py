@@ -1,7 +1,4 @@
-"""Known causes of slow or wrong training on several ranks, recognised by what was measured and compared.
-
-What is said of each is in the table of `advice`.
-"""
+"""Known causes of slow or wrong training on several ranks, recognised by what was measured and compared."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from perfkit.additions.advice.finding import Finding, Found, of_table
+from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.ranks.lateness import Lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share, place
 from perfkit.additions.ranks.messages import BUFFERS, PARTS, Ddp, Exchange, State
@@ -19,6 +16,7 @@ from perfkit.additions.ranks.report import template
 from perfkit.additions.shared.lines import text_at
 from perfkit.show import units
 
+_CAUSES = Causes(__name__)
 _LEAST = 0.1  # of the time: what takes less is not a cause
 _ALWAYS = 0.9  # of the steps: what is called every step
 _UNLIKE = 1.15  # how many times as long inputs are to be called so
@@ -55,10 +53,10 @@ def _weights(seen: RankSymptoms) -> Found:
     unlike = [step for step in steps if step not in equal]
     exchanged = any(state.ddps or state.exchanges for state in seen.states)
     if unlike and not exchanged:
-        yield of_table("nothing_exchanged", _model(seen), ranks=len(seen.states))
+        yield _CAUSES.found("nothing_exchanged", _model(seen), ranks=len(seen.states))
     elif unlike and equal and equal[0] < unlike[0]:
         before = f"after step {equal[-1]}" if equal[-1] else "before the first step"
-        yield of_table("weights_drift", _model(seen), before=before, after=unlike[0])
+        yield _CAUSES.found("weights_drift", _model(seen), before=before, after=unlike[0])
 
 
 def _model(seen: RankSymptoms) -> str:
@@ -76,12 +74,12 @@ def _rows(seen: RankSymptoms) -> Found:
     where = place(loader.where if loader else next(iter(seen.first.inputs), ""))
     are_enough = rows >= _FEWEST_ROWS and len(told) >= 2
     if are_enough and is_same and loader and loader.is_divided:
-        yield of_table("same_random_rows", where, ranks=ranks, steps=len(told))
+        yield _CAUSES.found("same_random_rows", where, ranks=ranks, steps=len(told))
     elif are_enough and is_same:
         more = f"; an epoch has {ranks} times as many steps as it needs" if loader and loader.rows else ""
-        yield of_table("same_rows", where, ranks=ranks, steps=len(told), epochs=more)
+        yield _CAUSES.found("same_rows", where, ranks=ranks, steps=len(told), epochs=more)
     elif loader and loader.rows and _have_all(seen):
-        yield of_table("all_rows_on_each", where, ranks=ranks, rows=loader.rows)
+        yield _CAUSES.found("all_rows_on_each", where, ranks=ranks, rows=loader.rows)
 
 
 def _have_all(seen: RankSymptoms) -> bool:
@@ -102,7 +100,7 @@ def _order(seen: RankSymptoms) -> Found:
     if loader and loader.is_divided and loader.is_shuffled and len(loader.epochs) > _FEWEST_EPOCHS:
         epochs = loader.epochs
         if len(epochs[0]) > _FEWEST_ROWS and all(each == epochs[0] for each in epochs):
-            yield of_table("same_order", place(loader.where), epochs=len(epochs))
+            yield _CAUSES.found("same_order", place(loader.where), epochs=len(epochs))
 
 
 def _batches(seen: RankSymptoms) -> Found:
@@ -113,7 +111,7 @@ def _batches(seen: RankSymptoms) -> Found:
     if min(rows) > 0 and max(rows) >= _UNEQUAL * min(rows):
         fewest, most = (seen.states[rows.index(each)].rank for each in (min(rows), max(rows)))
         where = place(seen.first.loader.where) if seen.first.loader else ""
-        yield of_table("unequal_batches", where, fewest=fewest, most=most, few=min(rows), many=max(rows))
+        yield _CAUSES.found("unequal_batches", where, fewest=fewest, most=most, few=min(rows), many=max(rows))
 
 
 def _late(seen: RankSymptoms) -> Found:
@@ -131,7 +129,7 @@ def _late(seen: RankSymptoms) -> Found:
         cause = "late_at_times"
     elif name in ("broadcast", "broadcast_object_list", "scatter") and found.part in ("waiting", "own code"):
         cause = "reads_for_all"
-    yield of_table(
+    yield _CAUSES.found(
         cause,
         where,
         found.share * len(others) / len(seen.states),  # if its work is divided equally
@@ -182,7 +180,7 @@ def _in_turn(seen: RankSymptoms) -> Found:
     found = seen.lateness
     if found and found.in_turn >= _LEAST and found.longest >= 0.7:
         where = place(next(iter(seen.first.inputs), ""))
-        yield of_table("unlike_lengths", where, found.in_turn, longest=units.percent(found.longest))
+        yield _CAUSES.found("unlike_lengths", where, found.in_turn, longest=units.percent(found.longest))
 
 
 def _exchange(seen: RankSymptoms) -> Found:
@@ -197,11 +195,11 @@ def _exchange(seen: RankSymptoms) -> Found:
     if count > 1 and len(seen.first.backward) == 1:
         saved = share * (count - 1) / count
         lost = units.percent(share)
-        yield of_table("exchange_in_each_pass", where, saved, count=count, size=size, lost=lost)
+        yield _CAUSES.found("exchange_in_each_pass", where, saved, count=count, size=size, lost=lost)
     elif share >= _LEAST and found.late is None:
         hidden = fmean(spent.hidden for spent in found.spent) / found.step_s
         facts: dict[str, Any] = {"size": size, "backend": ddps[0].backend, "hidden": units.percent(hidden)}
-        yield _of_buckets(ddps[0], share) or of_table("exposed_exchange", where, share, **facts)
+        yield _of_buckets(ddps[0], share) or _CAUSES.found("exposed_exchange", where, share, **facts)
 
 
 def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
@@ -217,7 +215,7 @@ def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
         name = "exposed_in_many_buckets"
     else:
         return None
-    return of_table(name, place(ddp.where), share, **facts)
+    return _CAUSES.found(name, place(ddp.where), share, **facts)
 
 
 def _models(seen: RankSymptoms) -> Found:
@@ -226,15 +224,15 @@ def _models(seen: RankSymptoms) -> Found:
     ddps = seen.first.ddps
     for ddp in ddps:
         if ddp.needs_no_search:
-            yield of_table("unused_parameters", place(ddp.where))
+            yield _CAUSES.found("unused_parameters", place(ddp.where))
     shared = [gpu for gpu in gpus if gpus.count(gpu) > 1]
     if shared:
-        yield of_table("ranks_share_a_gpu", _model(seen), ranks=gpus.count(shared[0]), gpu=shared[0])
+        yield _CAUSES.found("ranks_share_a_gpu", _model(seen), ranks=gpus.count(shared[0]), gpu=shared[0])
     if gpus and any(ddp.backend == "gloo" for ddp in ddps):
-        yield of_table("gloo_on_gpus", _model(seen))
+        yield _CAUSES.found("gloo_on_gpus", _model(seen))
     layers = sum(ddp.sync_norms for ddp in ddps)
     if layers:
-        yield of_table("sync_batch_norm", _model(seen), layers=layers)
+        yield _CAUSES.found("sync_batch_norm", _model(seen), layers=layers)
 
 
 def _explicit(seen: RankSymptoms) -> Iterator[tuple[Exchange, float]]:
@@ -255,12 +253,12 @@ def _collectives(seen: RankSymptoms) -> Found:
             continue
         if exchange.name == "all_reduce" and not seen.first.ddps:
             count = round(exchange.count / seen.first.count)
-            yield of_table("averaged_by_hand", place(exchange.where), share, count=count)
+            yield _CAUSES.found("averaged_by_hand", place(exchange.where), share, count=count)
         elif exchange.name == BUFFERS:
             buffers = sum(ddp.buffers for ddp in seen.first.ddps)
-            yield of_table("buffers_in_each_step", _model(seen), share, buffers=buffers)
+            yield _CAUSES.found("buffers_in_each_step", _model(seen), share, buffers=buffers)
         else:
-            yield of_table("collective_in_each_step", place(exchange.where), share, name=exchange.name)
+            yield _CAUSES.found("collective_in_each_step", place(exchange.where), share, name=exchange.name)
 
 
 def _cores(seen: RankSymptoms) -> Found:
@@ -270,10 +268,10 @@ def _cores(seen: RankSymptoms) -> Found:
     late = seen.lateness
     starves = late is not None and max(spent.parts[0] for spent in late.spent) >= _LEAST * late.step_s
     if have_one and not seen.chose_threads and threads >= 2 and (seen.first.device == "cpu" or starves):
-        yield of_table("threads_of_ranks", threads=threads, **facts)
+        yield _CAUSES.found("threads_of_ranks", threads=threads, **facts)
     loader = seen.first.loader
     if loader and loader.workers * seen.local > seen.cores:
-        found = of_table("workers_of_ranks", place(loader.where), workers=loader.workers, **facts)
+        found = _CAUSES.found("workers_of_ranks", place(loader.where), workers=loader.workers, **facts)
         yield found if starves else structs.replace(found, urgency=0.0)  # it costs nothing
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, warned, warnings_of
+from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, warnings_of
 from perfkit.additions.ranks import causes, report
 from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, lateness
@@ -18,6 +18,7 @@ from perfkit.additions.ranks.launch import RanksLaunch
 from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import State
 from perfkit.additions.ranks.started import LOST_RANK, WatchedRanks, proofs_of_all
+from perfkit.additions.scripts.report import warned
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
 from perfkit.process.locks import device_lock

@@ -1,7 +1,7 @@
 """What is avoidable in a script, and which switches to try: by what was measured or asked, never by a name.
 
-What is said of a cause is in the table of `advice`. A plain step waits for data, then works: switches of the
-loading can save the wait, others a share of the work. Where nothing tells, the gain is None.
+What is said of a cause, and the edit that removes it, is in the table next to this file. A plain step waits
+for data, then works: switches of the loading can save the wait, others a share of the work.
 """
 
 import math
@@ -12,14 +12,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from perfkit.additions.advice.finding import Finding, Found, of_table
+from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.evidence import AGAIN, Evidence
-from perfkit.additions.scripts.messages import TEXTS, Observation, ScriptFacts, limits
+from perfkit.additions.scripts.messages import TEXTS, Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, OWN, Account
 from perfkit.additions.shared.lines import Line, text_at
 from perfkit.additions.shared.trend import Trend
@@ -27,7 +26,8 @@ from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units
 
-LIMIT = limits("causes")
+_CAUSES = Causes(__name__)
+LIMIT = _CAUSES.limits
 # Functions between the passes of a step that belong to the training.
 _NEEDED = re.compile(r"(_loss|cross_entropy|Loss\.forward|zero_grad|clip_grad\w*|GradScaler\.\w+)$")
 _BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
@@ -94,19 +94,18 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
 
 def _outside(seen: Symptoms) -> Found:
     account = seen.run
-    workers = seen.evidence.data.workers if seen.evidence.data else 0
-    epochs = len(account.epochs)
 
     def found(cause: str, part: str, role: str, count: int, share: float) -> Finding:
-        each = units.duration(account.parts.get(part, 0.0) / max(1, count))
-        facts = {"steps": account.steps, "workers": workers, "count": count, "each": each}
-        return of_table(cause, seen.site(role), share, **facts)
+        each = account.parts.get(part, 0.0) / max(1, count)
+        return _CAUSES.found(cause, seen.site(role), share, seen=seen, each=each)
 
     evaluating = account.running(EVALUATION)
     if evaluating >= LIMIT.least:
         cause = "evaluation" if account.evaluations <= account.steps / 2 else "frozen_model"
         yield found(cause, EVALUATION, "evaluation", account.evaluations, evaluating)
     starting = account.running(EPOCHS)
+    epochs = len(account.epochs)
+    workers = seen.evidence.data.workers if seen.evidence.data else 0
     if epochs > 1 and starting >= LIMIT.least:
         cause = "workers_restart" if workers else "epochs_start"
         if epochs >= 0.9 * account.steps:
@@ -119,8 +118,8 @@ def _outside(seen: Symptoms) -> Found:
         yield found("checkpoints", CHECKPOINTS, "checkpoint", 1, saving)
     if where := seen.site("evaluation with gradients"):
         grew = account.evaluation_bytes
-        more = f"; the process grew by {units.size(grew)} in one" if grew > LIMIT.much_memory else ""
-        yield of_table("evaluation_with_gradients", where, grew=more)
+        grew_much = grew if grew > LIMIT.much_memory else None
+        yield _CAUSES.found("evaluation_with_gradients", where, grew=grew_much)
 
 
 def _modes(seen: Symptoms) -> Found:
@@ -128,29 +127,28 @@ def _modes(seen: Symptoms) -> Found:
     account = seen.run
     is_over = any("recompile_limit" in line for line in seen.printed)
     if is_over or (account.compiled >= 3 and evidence.shapes >= 3):
-        limit = "; past its limit, torch runs the model uncompiled" if is_over else ""
-        facts = {"graphs": evidence.graphs, "shapes": evidence.shapes, "limit": limit}
-        yield of_table("compiled_again", seen.site("forward"), account.running(COMPILING), **facts)
+        share = account.running(COMPILING)
+        yield _CAUSES.found("compiled_again", seen.site("forward"), share, seen=seen, is_over=is_over)
     for name, place in seen.evidence.is_on.items():
-        yield of_table(name, os.path.basename(place))
+        yield _CAUSES.found(name, os.path.basename(place))
     if seen.script.device == "cpu" and seen.script.settings.get("amp") == "bf16" and not seen.cpu_has_bf16:
-        yield of_table("bf16_without_instructions", seen.site("forward"))
+        yield _CAUSES.found("bf16_without_instructions", seen.site("forward"))
     if seen.evidence.denormal > 0.01:
-        yield of_table("denormal_numbers", values=units.percent(seen.evidence.denormal))
+        yield _CAUSES.found("denormal_numbers", seen=seen)
 
 
 def _collections(seen: Symptoms) -> Found:
     evidence = seen.evidence
     total = sum(evidence.collecting.values())
     share = total / evidence.steps_s * seen.run.steps_share
-    each = units.duration(total / max(1, evidence.steps))
+    each = total / max(1, evidence.steps)
     places = sorted(evidence.collecting, key=evidence.collecting.__getitem__, reverse=True)
     asked_for = [place for place in places if "collect(" in text_at(place)]
     if asked_for and share >= LIMIT.least / 2:
         where = os.path.basename(asked_for[0])
-        yield of_table("explicit_collection", where, share, each=each, text=text_at(asked_for[0]))
+        yield _CAUSES.found("explicit_collection", where, share, each=each, text=text_at(asked_for[0]))
     elif share >= 2 * LIMIT.least and total <= evidence.steps_s:  # else it was in the start of an epoch
-        yield of_table("automatic_collection", os.path.basename(places[0]), share, each=each)
+        yield _CAUSES.found("automatic_collection", os.path.basename(places[0]), share, each=each)
 
 
 def _graph_grows(seen: Symptoms) -> Found:
@@ -160,30 +158,25 @@ def _graph_grows(seen: Symptoms) -> Found:
         return
     first_step, first = nodes[0]
     last_step, last = nodes[-1]
-    slower = ""
-    if seen.trend and seen.trend.kind == "grows":
-        slower = f"; each step takes {units.duration(seen.trend.per_step)} more than the one before"
     # Some steps of many show it, if most of the graph is what they would have made since the first one.
     if (last - first) / (last_step - first_step) * last_step >= last / 2:
         where = seen.site("retain_graph") or seen.site("backward")
-        ends = {"first": first, "last": last, "first_step": first_step, "last_step": last_step}
-        yield of_table("graph_grows", where, slower=slower, **ends)
+        yield _CAUSES.found("graph_grows", where, seen=seen, first=nodes[0], last=nodes[-1])
 
 
 def _in_steps(seen: Symptoms) -> Found:
     evidence = seen.evidence
     for line, share in seen.lines(OWN):
         if share >= LIMIT.least / 2 and any("state_dict" in name for name in line.calls):
-            yield of_table("state_dict_in_each_step", line.where, share, text=line.text)
+            yield _CAUSES.found("state_dict_in_each_step", line.where, share, text=line.text)
     share = seen.share_of(AGAIN)
     is_free = evidence.peak and evidence.peak <= LIMIT.much_free * evidence.memory
     if share >= LIMIT.least / 2 and is_free:  # computed twice, to save memory of which there is plenty
-        sizes = {"peak": units.size(evidence.peak), "memory": units.size(evidence.memory)}
-        yield of_table("checkpointing_without_need", seen.site("checkpointing"), share, **sizes)
+        yield _CAUSES.found("checkpointing_without_need", seen.site("checkpointing"), share, seen=seen)
     share = sum(evidence.in_hooks.values()) / evidence.steps_s * seen.run.steps_share
     if share >= LIMIT.least / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
-        yield of_table("work_in_hooks", os.path.basename(place), share, text=text_at(place))
+        yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, text=text_at(place))
 
 
 def _weights(seen: Symptoms) -> Found:
@@ -193,18 +186,17 @@ def _weights(seen: Symptoms) -> Found:
     odd = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
     for cause, part in odd.items():
         if part >= LIMIT.least / 2:
-            yield of_table(cause, where, part=units.percent(part))
+            yield _CAUSES.found(cause, where, part=part)
     rows = evidence.rows
     count = evidence.groups
     kinds = evidence.group_kinds
     places = list(seen.lines("optimizer"))
     share = sum(part for _, part in places)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * LIMIT.least:
-        yield of_table("dense_embedding", places[0][0].where, share, rows=rows.count, touched=rows.touched)
+        yield _CAUSES.found("dense_embedding", places[0][0].where, share, seen=seen)
     share = seen.share_of("optimizer")
     if count >= LIMIT.many_groups and count >= 2 * kinds and share >= LIMIT.least / 2:
-        same = "the same settings" if kinds == 1 else f"only {kinds} different settings"
-        yield of_table("many_parameter_groups", seen.site("groups"), share, groups=count, kinds=same)
+        yield _CAUSES.found("many_parameter_groups", seen.site("groups"), share, seen=seen)
 
 
 def _handling(seen: Symptoms) -> Found:
@@ -213,14 +205,14 @@ def _handling(seen: Symptoms) -> Found:
     if data and loading and data.open_files:
         rows = max(data.open_files.values())
         where = next((line.where for line, _ in seen.loading_lines()), "")
-        chunk = f", and reads a chunk of {rows} rows" if rows > 1 else ""
         share = seen.loading if rows > 1 else None
-        each = units.duration(loading.seconds / loading.samples)
-        yield of_table("open_hdf5", where, share, chunk=chunk, names=", ".join(data.open_files), each=each)
+        each = loading.seconds / loading.samples
+        yield _CAUSES.found("open_hdf5", where, share, seen=seen, rows=rows, each=each)
     share = seen.share_of(*_BATCHES)
     if where := seen.warned_at("Creating a tensor from a list of numpy.ndarrays is extremely slow"):
         lines = [*seen.loading_lines(), *seen.lines(OWN)]
-        yield of_table("tensor_from_list", where, sum(part for line, part in lines if line.where == where))
+        share = sum(part for line, part in lines if line.where == where)
+        yield _CAUSES.found("tensor_from_list", where, share)
         return
     if not (data and loading and data.in_memory) or data.can_batch or share < LIMIT.least / 2:
         return
@@ -228,9 +220,7 @@ def _handling(seen: Symptoms) -> Found:
     has_own_collate = any(line.part == "collate" and not line.calls for line, _ in seen.loading_lines())
     is_cheap = loading.seconds / loading.samples <= LIMIT.cheap_sample_s
     if rows >= LIMIT.many_rows and is_cheap and not has_own_collate:
-        names = ", ".join(data.in_memory)
-        each = units.duration(loading.batch_s)
-        yield of_table("rows_one_by_one", seen.site("loader"), share, rows=rows, names=names, each=each)
+        yield _CAUSES.found("rows_one_by_one", seen.site("loader"), share, seen=seen, rows=rows)
 
 
 def _workers(seen: Symptoms) -> Found:
@@ -239,24 +229,21 @@ def _workers(seen: Symptoms) -> Found:
     loader = seen.site("loader")
     if not data:
         return
-    facts: dict[str, Any] = {"dataset": data.kind, "workers": data.workers}
     if data.is_iterable and not data.is_split and data.workers > 1:
-        yield of_table("iterable_not_split", loader, **facts)
+        yield _CAUSES.found("iterable_not_split", loader, seen=seen)
     if data.generators:
         cause = "same_random_numbers" if data.workers > 1 else "random_numbers_of_workers"
-        yield of_table(cause, loader, names=", ".join(data.generators), **facts)
+        yield _CAUSES.found(cause, loader, seen=seen)
     if data.shared:
         cause = "shared_file" if data.workers > 1 else "file_of_workers"
-        yield of_table(cause, loader, names=", ".join(data.shared), **facts)
+        yield _CAUSES.found(cause, loader, seen=seen)
     if not memory or not data.workers:
         return
     if memory.threads > LIMIT.usual_threads:
-        yield of_table("threads_of_workers", loader, threads=memory.threads, cores=seen.cores, **facts)
+        yield _CAUSES.found("threads_of_workers", loader, seen=seen)
     grew = memory.workers_last - memory.workers_first
     if data.objects >= LIMIT.many_objects and grew >= LIMIT.much_memory:
-        facts |= {"grew": units.size(grew), "size": units.size(memory.workers_last), "steps": memory.steps}
-        name = f"{data.kind}.{data.of[0]}"
-        yield of_table("workers_copy_objects", loader, name=name, objects=data.objects, **facts)
+        yield _CAUSES.found("workers_copy_objects", loader, seen=seen, grew=grew)
 
 
 def _memory(seen: Symptoms) -> Found:
@@ -269,10 +256,8 @@ def _memory(seen: Symptoms) -> Found:
     if kept:  # how many steps there were is chance
         least = min(LIMIT.much_memory, max(LIMIT.sure_memory, LIMIT.memory_of_a_step * memory.steps))
     if grew > least:
-        where = next(iter(kept.values()), "")
-        of = f": `{next(iter(kept))}` grows, and holds tensors with their graphs" if kept else ""
-        about = {"of": of, "grew": units.size(grew), "size": units.size(memory.last)}
-        yield of_table("memory_grows", where, None, steps=memory.steps, **about)
+        name, where = next(iter(kept.items()), ("", ""))
+        yield _CAUSES.found("memory_grows", where, seen=seen, name=name, grew=grew)
 
 
 CAUSES: tuple[Callable[[Symptoms], Found], ...] = (
@@ -286,14 +271,12 @@ def _unnamed(seen: Symptoms, known: Sequence[Finding]) -> Found:
     passes = {line.where for line in seen.evidence.lines if line.part != OWN}
     passes |= {os.path.basename(site.place) for site in seen.script.sites if site.role in _PASSES}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
-    slower = ", and it takes longer and longer" if seen.growing == OWN else ""
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
     for line, share in seen.lines(OWN):
         is_needed = line.where in passes or any(_NEEDED.search(name) for name in line.calls)
         if share >= LIMIT.least and sees_models and line.where not in taken and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
-            when = "in some of the steps" if is_rare else "in each step"
-            yield of_table("own_line", line.where, share, text=line.text, when=when, slower=slower)
+            yield _CAUSES.found("own_line", line.where, share, seen=seen, text=line.text, is_rare=is_rare)
     if all((finding.share or 0.0) < seen.loading for finding in known):
         yield from _unnamed_loading(seen, taken)
 
@@ -304,14 +287,13 @@ def _unnamed_loading(seen: Symptoms, taken: Collection[str]) -> Found:
     found.sort(key=lambda each: -each[1])
     alike = [(line, share) for line, share in found if share >= LIMIT.alike * found[0][1]]
     total = sum(share for _, share in alike)
-    each = units.duration(seen.evidence.loading.batch_s) if seen.evidence.loading else "some time"
     if len(alike) > 1 and total >= LIMIT.least:
         shares = ", ".join(f"{line.where} `{line.text}` {units.percent(share)}" for line, share in alike)
-        yield of_table("loading_lines", alike[0][0].where, total, lines=shares, each=each)
+        yield _CAUSES.found("loading_lines", alike[0][0].where, total, seen=seen, lines=shares)
         return
     for line, share in found:
         if share >= LIMIT.least:
-            yield of_table("loading_line", line.where, share, text=line.text, part=line.part, each=each)
+            yield _CAUSES.found("loading_line", line.where, share, seen=seen, text=line.text, part=line.part)
 
 
 def ordered(ideas: Sequence[Finding]) -> list[Finding]:

@@ -1,18 +1,18 @@
 """What watching a script has shown, as a person reads it: one sentence, the run, the lines, what to try."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jinja2
 
-from perfkit.additions.advice.finding import Finding, advice_table, warned
+from perfkit.additions.advice.finding import UNITS, Finding, advice_table
 from perfkit.additions.inside import looks
 from perfkit.additions.scripts.causes import ordered
 from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, START, STEPS
 from perfkit.recipe import shown
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
-from perfkit.show.document import Content, Section, Table
+from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
 _BAR = 30  # characters of a whole bar
@@ -23,8 +23,7 @@ _OF_RUN = {"evaluation": EVALUATION, "start": EPOCHS, "checkpoint": CHECKPOINTS}
 def sentences(package: str, name: str, **filters: Any) -> Any:
     """The macros of a template in a package, as functions that make sentences."""
     environment = jinja2.Environment(loader=jinja2.PackageLoader(package, "."))
-    names = ("percent", "number", "size", "times", "plural", "duration")
-    environment.filters |= {name: getattr(units, name) for name in names} | filters
+    environment.filters |= UNITS | filters
     return environment.get_template(name, globals={"clean": CLEAN}).module
 
 
@@ -55,6 +54,12 @@ def sections(seen: Any) -> list[Content]:
     syncs = [looks.sync_table(seen.syncs)] if seen.syncs else []
     contents.append(Section("Details", [clean(seen.command), _steps(seen), *syncs]))
     return contents + warned(seen.warnings, seen.printed)
+
+
+def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
+    """The warnings of perfkit and of the script, in a section each if there are any."""
+    parts = {"Take note": warnings, "What the script itself warned of": printed}
+    return [Section(title, [Bullets(list(map(clean, texts)))]) for title, texts in parts.items() if texts]
 
 
 def _run(seen: Any) -> Iterator[Content]:
