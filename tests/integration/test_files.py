@@ -49,6 +49,15 @@ COPIED = {
     process.start(); process.join(); assert process.exitcode == 0""",
     "symlink": 'os.symlink("/etc/hostname", "link"); assert Path("link").is_symlink()',
     "a large folder": 'os.chmod("many", 0o700); os.utime("many", (1, 1)); assert len(os.listdir("many")) == 1000',
+    "a descriptor": """
+    with open("fresh", "w") as file: os.fchmod(file.fileno(), 0o640)
+    for change in (lambda number: os.fchmod(number, 0o600), lambda number: os.utime(number, (1, 1))):
+        try: change(os.open("large.bin", os.O_RDONLY))
+        except PermissionError: continue
+        raise AssertionError("it was not refused")""",
+    "the folder around a link": """
+    try: os.chmod("many/../src/model.py", 0o600)
+    except PermissionError: os.chmod("src/model.py", 0o600)""",
 }
 """Ways to write that work on a copy, with and without Landlock."""
 PROGRAMS = {

@@ -7,6 +7,7 @@ taken back. It does not keep permissions, times and attributes of a file from be
 import contextlib
 import ctypes
 import os
+import struct
 import sys
 from collections.abc import Iterable
 
@@ -17,15 +18,6 @@ _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
 _REMOVE_OR_MAKE = sum(1 << bit for bit in range(4, 13))
 _LEAST = 2  # version 1 (Linux 5.13) refuses moves between folders, on which caches of compilers rely
 _WITH_TRUNCATE = 3  # the version (Linux 6.2) that can refuse `truncate`
-
-
-class _Ruleset(ctypes.Structure):
-    _fields_ = [("handled_access_fs", ctypes.c_uint64)]
-
-
-class _PathBeneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = [("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
 
 
 def version() -> int:
@@ -49,14 +41,14 @@ def restrict(folders: Iterable[str]) -> None:
     rights = _WRITE_FILE | _REMOVE_OR_MAKE | _REFER
     if version() >= _WITH_TRUNCATE:
         rights |= _TRUNCATE
-    size = ctypes.c_size_t(ctypes.sizeof(_Ruleset))
-    ruleset = _call(_CREATE_RULESET, ctypes.byref(_Ruleset(rights)), size, ctypes.c_uint32(0))
+    handled = struct.pack("=Q", rights)  # `struct landlock_ruleset_attr` of the first version
+    ruleset = _call(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), ctypes.c_uint32(0))
     for folder in folders:
         with contextlib.suppress(OSError):  # it may be a file, or in a folder that cannot be changed
             os.makedirs(folder, exist_ok=True)
         if os.path.isdir(folder):
             parent = os.open(folder, os.O_PATH | os.O_CLOEXEC)  # for a place alone: it may be unreadable
-            rule = ctypes.byref(_PathBeneath(rights, parent))
+            rule = struct.pack("=Qi", rights, parent)  # `struct landlock_path_beneath_attr`
             _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
             os.close(parent)
     if ctypes.CDLL(None, use_errno=True).prctl(_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))):

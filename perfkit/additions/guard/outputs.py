@@ -1,8 +1,7 @@
 """What a script that is measured writes: kept within a mirror of its folders, refused elsewhere.
 
-Python announces that it changes a file (`sys.addaudithook`). Then the file in the mirror becomes a copy, more
-folders become real, and a path outside is refused in words. What Python does not announce is refused by
-`landlock`; where the kernel has none, a warning says so.
+Python announces each change of a file (`sys.addaudithook`): the file in the mirror becomes a copy, and a path
+outside is refused in words. `landlock` refuses what Python does not announce; without it, a warning says so.
 """
 
 import contextlib
@@ -25,12 +24,12 @@ from perfkit.additions.shared import clock  # noqa: F401 - loaded before a scrip
 
 _EVENTS = registry.toml(__package__, "events")
 _PATHS = _EVENTS["file"] | _EVENTS["folder"] | _EVENTS["entry"]
-_COMMANDS = _EVENTS["start"]
+_ATTRIBUTES, _COMMANDS = _EVENTS["attribute"], _EVENTS["start"]
 _SHELL = ["/bin/sh", "-c"]  # as `shell=True` and `os.system` start a line
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_SAID = 16 << 20  # bytes of a copy from which on it is said
-_MOST = 1 << 30  # bytes of one from which on it is refused
-_MOST_OF_DISK = 0.5  # the part of the free disk from which on it is refused
+_SAID = 16 << 20  # a copy of more bytes is reported
+_MOST = 1 << 30  # a copy of more bytes is refused
+_MOST_OF_DISK = 0.5  # a copy that takes more than this part of the free disk is refused
 
 
 class Write(NamedTuple):
@@ -42,29 +41,38 @@ class Write(NamedTuple):
 
 
 def writes(event: str, args: tuple[Any, ...]) -> list[Write]:
-    """What an event announces to change; most are none of a file."""
+    """The changes of files that an event announces; most events announce none."""
     flags = args[2] if event == "open" and isinstance(args[2], int) else 0
     if event not in _PATHS or (event == "open" and not flags & _WRITES):
         return []
     # An open file has no path, nor has a database in memory.
     paths = [args[number] for number in _PATHS[event]]
+    if event in _ATTRIBUTES:
+        paths = [_named(*(args[number] for number in _ATTRIBUTES[event]))]
     paths = [path for path in paths if isinstance(path, str | bytes | os.PathLike) and path != ":memory:"]
     return [Write(os.fsdecode(path), event, keeps_content=not flags & os.O_TRUNC) for path in paths]
+
+
+def _named(path: Any, folder: int = -1) -> Any:
+    """The path of a file that is given by a descriptor, or by a path that begins at a folder's descriptor."""
+    if isinstance(path, int):
+        return os.path.realpath(f"/proc/self/fd/{path}")
+    start = os.path.realpath(f"/proc/self/fd/{folder}") if folder >= 0 else ""
+    return os.path.join(start, os.fsdecode(path))
 
 
 class Outputs:
     """Sees what this process writes; `scratch` is the root of the mirror.
 
-    `is_guarded`: the kernel refuses what Python does not tell. `more`: a further folder that may be written.
+    `is_guarded`: whether the kernel refuses what Python does not announce. `more`: another writable folder.
     """
 
     def __init__(self, scratch: str, is_guarded: bool = True, more: str = "") -> None:
         self._scratch = os.path.realpath(scratch)
         self._is_guarded = is_guarded
         self._thread = threading.local()
-        self._lock = threading.RLock()
-        release = self._lock.release
-        os.register_at_fork(before=self._lock.acquire, after_in_parent=release, after_in_child=release)
+        self._lock = lock = threading.RLock()
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)
         self.writable = [folder for folder in _writable_folders(more) if not is_within(here, folder)]
         """Folders outside of the mirror that every script may change."""
@@ -72,7 +80,7 @@ class Outputs:
 
     @contextlib.contextmanager
     def ignored(self) -> Iterator[None]:
-        """While it lasts, what this thread writes is perfkit's own."""
+        """Whatever this thread writes meanwhile is perfkit's own."""
         before = self._is_ignoring()
         self._thread.is_ignored = True
         try:
@@ -95,6 +103,9 @@ class Outputs:
         if self._is_ignoring():
             return
         place = os.path.abspath(write.path)
+        if os.pardir in write.path.split(os.sep):  # which leaves the folder that a link leads to
+            folder, name = os.path.split(write.path)
+            place = os.path.normpath(os.path.join(os.path.realpath(folder), name))
         with self.ignored(), self._lock:
             if is_within(place, self._scratch):
                 self.notes += make_room(self._scratch, place, write)
@@ -111,7 +122,7 @@ class Outputs:
             raise PermissionError(errno.EACCES, reason, " ".join(words))
 
     def place(self, folder: str) -> str:
-        """Where a folder is in the mirror, if it is a real one there, as those are in which files differ."""
+        """Where a folder is: in the mirror if it is real there, as it is where files differ."""
         place = self._scratch + os.path.realpath(folder)
         return place if os.path.isdir(place) and os.path.realpath(place) == place else folder
 
@@ -123,7 +134,7 @@ class Outputs:
 
 
 def _is_harmless(words: list[str]) -> bool:
-    """Whether a program changes no file, or is a Python, which keeps to the mirror itself."""
+    """Whether a program changes no files, or is a Python, which stays in the mirror by itself."""
     if words[:2] == _SHELL and len(words) > 2:  # with these characters, its line may do more than start it
         words = [] if re.search(r"[;&|<>()$`\n]", words[2]) else words[2].split()
     program = os.path.basename(words[0]) if words else ""
@@ -166,12 +177,10 @@ def is_within(place: str, folder: str) -> bool:
 
 
 def make_room(mirror: str, place: str, write: Write) -> list[str]:
-    """Makes real what is changed in the mirror, with its folders; remarks on large copies."""
-    is_itself = write.event in _EVENTS["file"]  # and not what lists it
-    if write.event in _EVENTS["folder"] or (is_itself and os.path.isdir(place)):
-        unfold(mirror, place)
-        return []
-    unfold(mirror, os.path.dirname(place))
+    """Makes a changed file and its folders real in the mirror; returns remarks on large copies."""
+    is_itself = write.event in _EVENTS["file"]  # else only the folder that lists it
+    is_folder = write.event in _EVENTS["folder"] or (is_itself and os.path.isdir(place))
+    unfold(mirror, place if is_folder else os.path.dirname(place))
     if not is_itself or not os.path.islink(place):
         return []
     if not (write.keeps_content and os.path.exists(place)):
@@ -183,9 +192,8 @@ def make_room(mirror: str, place: str, write: Write) -> list[str]:
         reason = f"it is opened for changes, and its copy would take {size >> 20} MB: open it for reading"
         raise PermissionError(errno.EACCES, f'{reason} (mode "r"; NumPy\'s memmap begins with "r+")', name)
     _replace_by_copy(place)
-    if size <= _SAID:
-        return []
-    return [f"{name} was copied ({size >> 20} MB), as the script opens it for changes"]
+    said = f"{name} was copied ({size >> 20} MB), as the script opens it for changes"
+    return [said] if size > _SAID else []
 
 
 def unfold(mirror: str, place: str) -> None:
@@ -207,11 +215,11 @@ def unfold(mirror: str, place: str) -> None:
 
 
 def fill(mirror: str, place: str) -> None:
-    """Makes small folders below a real one real, and small files copies of their own.
+    """Makes small folders below a real one real, and replaces links to small files by copies.
 
-    Other programs, and libraries in C or Rust, change those without asking; modules find themselves in the
-    mirror. A large folder stays a link as a whole, since those who walk through folders do not follow links.
-    So do other file systems, and Git's folder, in which a commit of the mirror would end.
+    Other programs, and libraries in C or Rust, change files without announcing it. A large folder stays a
+    link, because programs that walk through folders do not follow links; so do other file systems, and Git's
+    folder, in which a commit of the mirror would end.
     """
     waiting = deque([place])
     left, bytes_left = _MOST_ENTRIES, _MOST_BYTES

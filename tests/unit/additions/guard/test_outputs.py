@@ -42,16 +42,18 @@ def test_a_file_whose_mode_is_changed_keeps_its_contents(project, scratch):
 
 
 @pytest.mark.parametrize(
-    ("event", "change"),
+    ("event", "args", "change"),
     [
-        ("os.chmod", lambda: os.chmod("out", 0o700)),
-        ("os.chown", lambda: os.chown("out", os.getuid(), os.getgid())),
-        ("os.utime", lambda: os.utime("out", (1, 1))),
+        ("os.chmod", (0o700, -1), lambda: os.chmod("out", 0o700)),
+        ("os.chown", (os.getuid(), os.getgid(), -1), lambda: os.chown("out", os.getuid(), os.getgid())),
+        ("os.utime", ((1, 1), None, -1), lambda: os.utime("out", (1, 1))),
     ],
 )
-def test_a_folder_whose_mode_owner_or_time_is_changed_becomes_a_real_one(event, change, project, scratch):
+def test_a_folder_whose_mode_owner_or_time_is_changed_becomes_a_real_one(
+    event, args, change, project, scratch
+):
     before = (project / "out").stat()
-    scratch.hook(event, ("out", 0, 0, -1))
+    scratch.hook(event, ("out", *args))
     change()
     now = (project / "out").stat()
     assert (now.st_mode, now.st_mtime, now.st_ctime_ns) == (
@@ -61,6 +63,51 @@ def test_a_folder_whose_mode_owner_or_time_is_changed_becomes_a_real_one(event, 
     )
     assert not Path("out").is_symlink()
     assert Path("out/old.txt").read_text() == "original"
+
+
+ATTRIBUTES = {
+    "os.chmod": (0o600, -1),
+    "os.chown": (0, 0, -1),
+    "os.utime": ((1, 1), None, -1),
+    "os.setxattr": ("user.name", b"x", 0),
+    "os.removexattr": ("user.name",),
+}
+
+
+@pytest.mark.parametrize("event", ATTRIBUTES)
+def test_an_open_file_keeps_its_attributes_unless_it_is_in_the_mirror(event, project, scratch, tmp_path):
+    """Landlock does not know them, and reading leads to the user's own file."""
+    before = (project / "out/old.txt").stat()
+    with open("out/old.txt") as file, pytest.raises(PermissionError, match="a copy of its folder"):
+        scratch.hook(event, (file.fileno(), *ATTRIBUTES[event]))
+    assert (project / "out/old.txt").stat() == before
+    for place in ("new.txt", tmp_path / "temporary" / "new.txt"):
+        with open(place, "w") as file:
+            scratch.hook(event, (file.fileno(), *ATTRIBUTES[event]))
+
+
+@pytest.mark.parametrize("event", ["os.chmod", "os.chown", "os.utime"])
+def test_a_path_that_begins_at_an_open_folder_is_found(event, project, scratch):
+    folders = [os.open(path, os.O_RDONLY) for path in (project, ".")]
+    args = ATTRIBUTES[event][:-1]
+    with pytest.raises(PermissionError, match="a copy of its folder"):
+        scratch.hook(event, (b"train.py", *args, folders[0]))
+    assert Path("out").is_symlink()
+    scratch.hook(event, ("out", *args, folders[1]))
+    assert not Path("out").is_symlink()
+    for folder in folders:
+        os.close(folder)
+
+
+@pytest.mark.parametrize("path", ["out/../train.py", "out/deep/..", "./out/..", "out/../../beside.txt"])
+def test_a_path_out_of_a_folder_that_is_a_link_is_refused(path, project, scratch):
+    """It leads to the user's own, not to what is around the link."""
+    with pytest.raises(PermissionError, match="a copy of its folder"):
+        scratch.hook("os.chmod", (path, 0o600, -1))
+    scratch.before(Write("out/new.txt"))  # now `out` is a real folder
+    scratch.hook("os.chmod", ("out/../train.py", 0o600, -1))
+    os.chmod("out/../train.py", 0o600)
+    assert not Path("train.py").is_symlink() and (project / "train.py").stat().st_mode & 0o777 != 0o600
 
 
 PROGRAM, LINE = "subprocess.Popen", "os.system"
