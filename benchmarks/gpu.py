@@ -28,6 +28,7 @@ from perfkit.additions.parity import study
 from perfkit.additions.shared.looking import prepared
 from perfkit.additions.trace.profile import profile, summary
 from perfkit.errors import PerfkitError
+from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER
 from perfkit.machine import devices
 from perfkit.process.tree import Tree
@@ -134,11 +135,12 @@ def parts(folder: Path, preset: str) -> list[Part]:
     smoke = perfkit("run", *where, "--preset", "smoke", "--keep-all", "-o", out("smoke.json"))
     ladder = perfkit("run", *sized, "--keep-all", "-o", out("ladder.json"))
     memory = perfkit("memory", *sized, "--json", out("memory.json"))
+    has_budget = catalogue.preset(preset, "cuda").rule.budget is not None
     return [
         Part("facts", "what is here", facts, 30),
         Part("tests", "tests/gpu", pytest, 130),
         Part("smoke", "the ladder at its smallest", smoke, 80),
-        Part("ladder", f"the ladder at {preset}", ladder, 220, has_budget=preset != "smoke"),
+        Part("ladder", f"the ladder at {preset}", ladder, 220, has_budget=has_budget),
         Part("traces", "three steps of some stages, profiled", own("traces"), 80),
         Part("parity", f"does {HALF} train the same", own("parity"), 45),
         Part("syncs", "copies and waits of a step", own("syncs"), 25),
