@@ -47,7 +47,7 @@ def compare(
             if gate.limit is not None:
                 plan.source(follow).require(Study.GATE)
             known = comparing.earlier_comparison(a, b, plan, store) if store and more else None
-            result = comparing.compare(a, b, plan, known, follow, store)
+            result = comparing.compare_candidates(a, b, plan, known, follow, store)
         verdict = None if gate.limit is None else gate_code(result, gate.limit)
         title = f"{b.title} against {a.title}"
         output.deliver(title, [result.describe()], record(result), verdict=verdict)

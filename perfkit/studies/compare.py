@@ -34,7 +34,7 @@ def candidate(text: str, plan: Plan) -> Candidate:
     return Candidate(stage.title, stage.recipe.to_dict())
 
 
-def compare(
+def compare_candidates(
     a: Candidate,
     b: Candidate,
     plan: Plan,
@@ -55,7 +55,7 @@ def compare(
 def compare_by(
     source: Source, a: Candidate, b: Candidate, rule: StopRule, earlier: Comparison | None = None
 ) -> Comparison:
-    """Measures B and A as `compare` does, by a source that is entered."""
+    """Measures B and A as `compare_candidates` does, by a source that is entered."""
     rule = replace(rule, rounds=max(stats.MIN_ROUNDS, rule.rounds), cached=0)
     pair = source.measure(stages_of(a, b, source), rule)
     if not all(run.status == "ok" for run in pair):

@@ -14,4 +14,4 @@ def compare(a: str, b: str, plan: Plan | None = None, progress: Progress | None 
     plan = plan or planning.plan().until()
     sides = (comparing.candidate(a, plan), comparing.candidate(b, plan))
     with warning_store() as store:
-        return comparing.compare(*sides, plan, progress=progress, store=store)
+        return comparing.compare_candidates(*sides, plan, progress=progress, store=store)

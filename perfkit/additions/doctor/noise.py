@@ -1,7 +1,7 @@
 """Measures how much equal runs differ on this machine."""
 
 from perfkit.results import Comparison, RunStore, aa_pairs
-from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.compare import Candidate, compare_candidates
 from perfkit.studies.sources import Plan, Progress, Study
 
 
@@ -16,6 +16,6 @@ def measure_noise(
     """
     plan.source(progress).require(Study.NOISE)
     same = Candidate("A"), Candidate("A again")
-    result = compare(*same, plan.until(budget_s, precision=0.0), progress=progress, store=store)
+    result = compare_candidates(*same, plan.until(budget_s, precision=0.0), progress=progress, store=store)
     store.add_noise(plan.subject.device, "default", False, aa_pairs(result.pairing))
     return result

@@ -78,7 +78,7 @@ class Match(NamedTuple):
     longer: str = "raise --budget"  # how a person measures for longer
 
     def compare(self, progress: Progress, store: RunStore | None = None) -> MatchResult:
-        """Measures both sides in rounds, as `studies.compare.compare` does."""
+        """Measures both sides in rounds, as `compare_by` does."""
         with self.plan.open(progress, Study.COMPARISON, store) as source:
             assert isinstance(source, Observed)
             result = compare_by(source, self.a, self.b, self.plan.rule)

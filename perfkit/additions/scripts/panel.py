@@ -18,7 +18,7 @@ from perfkit.results.comparison import Comparison
 from perfkit.rules import Target, why_not
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
-from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.compare import Candidate, compare_candidates
 from perfkit.studies.job import Answered, Job
 from perfkit.studies.sources import Plan
 
@@ -101,7 +101,7 @@ class ScriptPanel(Panel):
             title = self._controls.recipe.describe(self._controls.base)
             sides = Candidate(study.UNCHANGED), Candidate(title, changes=self._settings())
         earlier = job.before.comparison if job.before else None
-        result = compare(*sides, job.request, earlier, job.progress, self.store)
+        result = compare_candidates(*sides, job.request, earlier, job.progress, self.store)
         self._hold(Answered(job.request, [result.a, result.b], sides=sides, comparison=result))
         self._forget_edit()
         self._seen = [section._replace(folded=True) for section in self._seen]

@@ -45,7 +45,7 @@ def tune(monkeypatch):
 
 
 def compare(monkeypatch):
-    monkeypatch.setattr(named.comparing, "compare", losing)
+    monkeypatch.setattr(named.comparing, "compare_candidates", losing)
     named.compare("batch_size=8", "batch_size=16")
 
 

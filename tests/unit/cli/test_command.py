@@ -160,7 +160,7 @@ def test_a_store_that_cannot_be_written_does_not_decide_a_gate(data_dir, monkeyp
         keep(store, measured("a"))
         return Comparison(measured("a"), measured("b"), PAIRING)
 
-    monkeypatch.setattr(comparing, "compare", compared)
+    monkeypatch.setattr(comparing, "compare_candidates", compared)
     monkeypatch.setattr(RunStore, broken, Mock(side_effect=StoreError("the disk is full", "Free it")))
     assert "the disk is full. Free it" in run(*SIDES, *more, code=code)
 

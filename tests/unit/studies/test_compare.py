@@ -15,7 +15,7 @@ from perfkit.results import stats
 from perfkit.results.store import RunStore
 from perfkit.studies import named
 from perfkit.studies.climb import with_earlier
-from perfkit.studies.compare import Candidate, compare, compared, earlier_comparison
+from perfkit.studies.compare import Candidate, compare_candidates, compared, earlier_comparison
 from perfkit.studies.sources import Progress
 
 A, B = Candidate("A", {"batch_size": 8}), Candidate("B", {"batch_size": 64})
@@ -23,7 +23,7 @@ A, B = Candidate("A", {"batch_size": 8}), Candidate("B", {"batch_size": 64})
 
 def test_both_sides_are_compared_and_stored(machine, where):
     store = RunStore()
-    result = compare(A, B, where.until(0), store=store)
+    result = compare_candidates(A, B, where.until(0), store=store)
     assert result.ratio.ratio == pytest.approx(2.0)
     assert (result.incarnations, result.rounds) == (1, 5)
     assert result.pairing.spread == stats.UNKNOWN
@@ -38,11 +38,11 @@ def noisy(machine):
 
 def test_incarnations_go_on_until_the_precision_or_the_budget(machine, where):
     noisy(machine)
-    known = compare(A, B, where.until(1e9, 0.03))
+    known = compare_candidates(A, B, where.until(1e9, 0.03))
     assert known.ratio.half_width <= 0.031
     assert known.incarnations > 3
     machine.now = 0.0
-    assert compare(A, B, where.until(20, 0.0)).rounds >= 5
+    assert compare_candidates(A, B, where.until(20, 0.0)).rounds >= 5
     assert machine.now < 30
 
 
@@ -54,10 +54,10 @@ def test_a_plan_s_own_budget_and_precision_are_kept(machine, where):
 def test_more_rounds_are_added_to_those_that_are_there(machine, where):
     noisy(machine)
     store = RunStore()
-    first = compare(A, B, where.until(20, 0.0), store=store)
+    first = compare_candidates(A, B, where.until(20, 0.0), store=store)
     known = earlier_comparison(A, B, where, store)
     assert known == first
-    more = compare(A, B, where.until(20, 0.0), known, store=store)
+    more = compare_candidates(A, B, where.until(20, 0.0), known, store=store)
     assert more.rounds > first.rounds and more.incarnations > first.incarnations
     assert more.pairing.own_samples_per_s[: first.rounds] == first.pairing.own_samples_per_s
     assert more.b.samples_per_s.value / more.a.samples_per_s.value == pytest.approx(more.ratio.ratio)
@@ -69,10 +69,10 @@ def test_more_rounds_are_added_to_those_that_are_there(machine, where):
 def test_rates_divide_to_the_ratio_where_earlier_runs_have_different_rounds(machine, where):
     """As after a panel of recipes, where one came into the measurement later."""
     noisy(machine)
-    first = compare(A, B, where.until(20, 0.0))
+    first = compare_candidates(A, B, where.until(20, 0.0))
     fewer = structs.replace(first.a.raw, block_samples_per_s=[50.0], incarnations=[], disturbed=[])
     known = replace_a(first, structs.replace(first.a, raw=fewer))
-    more = compare(A, B, where.until(20, 0.0), known)
+    more = compare_candidates(A, B, where.until(20, 0.0), known)
     assert more.b.samples_per_s.value / more.a.samples_per_s.value == pytest.approx(more.ratio.ratio)
 
 
@@ -96,7 +96,7 @@ def other_preset(plan):
 )
 def test_rounds_of_anything_else_are_not_added(machine, where, changed):
     store = RunStore()
-    compare(A, B, where.until(0), store=store)
+    compare_candidates(A, B, where.until(0), store=store)
     with pytest.raises(InvalidValue, match=r"no comparison of B with A is stored .*in the same way"):
         earlier_comparison(A, B, changed(where), store)
     assert earlier_comparison(A, B, where, store).rounds == 5
@@ -104,11 +104,11 @@ def test_rounds_of_anything_else_are_not_added(machine, where, changed):
 
 def test_rounds_of_code_that_has_changed_since_are_not_added(machine, where, monkeypatch):
     store = RunStore()
-    first = compare(A, B, where.until(0), store=store)
+    first = compare_candidates(A, B, where.until(0), store=store)
     monkeypatch.setattr(workloads, "source", lambda name: b"edited")
     with pytest.raises(InvalidValue, match="no comparison of B with A is stored .*of the same code"):
         earlier_comparison(A, B, where, store)
-    again = compare(A, B, where.until(0), store=store)
+    again = compare_candidates(A, B, where.until(0), store=store)
     assert again.a.code != first.a.code
     assert earlier_comparison(A, B, where, store) == again
     assert with_earlier([again.b], [first.b]) == [again.b]
@@ -119,18 +119,18 @@ def test_every_process_of_a_measurement_must_find_the_code_that_it_began_with(ma
     texts = itertools.count()
     monkeypatch.setattr(workloads, "source", lambda name: b"version %d" % next(texts))
     noisy(machine)
-    result = compare(A, B, where.until(1e9, 0.03))
+    result = compare_candidates(A, B, where.until(1e9, 0.03))
     assert result.incarnations > 1
     assert {asked["code"] for asked in machine.described} == {result.a.code} == {result.b.code}
     what = "the code of my:W has changed since this measurement began"
     second = len(machine.children) + 2  # the first process of the second incarnation
     machine.fail("describe", WorkloadError(what), when=lambda child: child.number >= second)
     with pytest.raises(PerfkitError, match=f"could not be compared: {what}"):
-        compare(A, B, where.until(1e9, 0.03))
+        compare_candidates(A, B, where.until(1e9, 0.03))
 
 
 def test_rounds_of_another_machine_are_not_added(machine, where):
-    compare(A, B, where.until(0), store=RunStore())
+    compare_candidates(A, B, where.until(0), store=RunStore())
     with pytest.raises(InvalidValue, match="no comparison of B with A is stored"):
         earlier_comparison(A, B, where, RunStore(machine_id="another"))
 
@@ -140,13 +140,13 @@ def test_a_side_with_a_switch_that_cannot_act_is_refused(machine, where):
     pinned = Candidate("pin_memory=on", {"pin_memory": True})
     for sides in ((A, pinned), (pinned, A), (Candidate("workers=1", {"workers": 1}), pinned)):
         with pytest.raises(InvalidValue, match="pin_memory=on cannot be compared here: Pin memory"):
-            compare(*sides, where.until(0))
+            compare_candidates(*sides, where.until(0))
     assert machine.slices() == []
 
 
 def test_a_recipe_that_is_compared_with_itself_takes_more_rounds_as_well(machine, where):
     store = RunStore()
-    first = compare(A, A, where.until(0), store=store)
+    first = compare_candidates(A, A, where.until(0), store=store)
     assert (first.a.title, first.b.title) == ("A", "A (again)")
     assert earlier_comparison(A, A, where, store) == first
 
@@ -154,7 +154,7 @@ def test_a_recipe_that_is_compared_with_itself_takes_more_rounds_as_well(machine
 def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine, where):
     machine.fail("train", PerfkitError("broken", "fix it"))
     with pytest.raises(PerfkitError, match="A could not be compared: broken"):
-        compare(A, B, where.until(0), store=RunStore())
+        compare_candidates(A, B, where.until(0), store=RunStore())
     assert [run.status for run in RunStore().runs()] == ["failed"]
     assert machine.alive() == []
 
@@ -176,7 +176,7 @@ def test_what_was_measured_until_a_person_stops_it_is_kept(machine, where, round
     store = RunStore()
     with contextlib.nullcontext() if how is Cancelled and rounds else pytest.raises(how):
         given = Progress(cancelled=stop)
-        assert compare(A, B, where.until(1e9), progress=given, store=store).rounds == rounds
+        assert compare_candidates(A, B, where.until(1e9), progress=given, store=store).rounds == rounds
     runs = {run.title: run for run in store.runs()}
     assert len(runs) == (2 if rounds else 0)
     assert not rounds or compared(runs["A"], runs["B"]).rounds == rounds

@@ -55,7 +55,7 @@ def click(panel, label, is_fine=True):
 def test_continue_adds_to_the_rounds_of_the_same_sides_until_they_decide(panel, monkeypatch):
     open_, decided, again = comparison(scatter=0.3), comparison(2.0), comparison(2.0)
     compared = Compared(open_, decided, again)
-    monkeypatch.setattr(panels, "compare", compared)
+    monkeypatch.setattr(panels, "compare_candidates", compared)
     panel.set(workers=2)
     click(panel, "Run")
     assert "pk-off" not in panel._more._dom_classes
@@ -81,27 +81,27 @@ def test_other_work_and_what_ends_before_it_measures_leave_the_comparison(
         raise problem
 
     open_, decided = comparison(scatter=0.3), comparison(2.0)
-    monkeypatch.setattr(panels, "compare", Compared(open_))
+    monkeypatch.setattr(panels, "compare_candidates", Compared(open_))
     panel.set(workers=2)
     click(panel, "Run")
     click(panel, "Patch")
     edit, shown = panel._save.value, terminal.text(panel.sections())
     monkeypatch.setattr(panels, "watch", ending)
-    monkeypatch.setattr(panels, "compare", ending)
+    monkeypatch.setattr(panels, "compare_candidates", ending)
     for work in ("Watch", label):
         click(panel, work, is_fine=False)
         assert [*panel.runs] == [open_.a, open_.b] and terminal.text(panel.sections()) == shown
         assert panel._save.value == edit and edit
         assert "pk-off" not in panel._more._dom_classes
     compared = Compared(decided)
-    monkeypatch.setattr(panels, "compare", compared)
+    monkeypatch.setattr(panels, "compare_candidates", compared)
     click(panel, "Continue")
     assert compared.asked[0].earlier is open_
     assert "pk-off" in panel._more._dom_classes
 
 
 def test_a_report_that_was_read_is_folded_below_the_comparison(panel, monkeypatch):
-    monkeypatch.setattr(panels, "compare", Compared(comparison(2.0)))
+    monkeypatch.setattr(panels, "compare_candidates", Compared(comparison(2.0)))
     panel._seen = [Section("What watching it has shown", ["a line"])]
     assert panel.sections() == [("What watching it has shown", ["a line"], False)]
     panel.set(workers=2)
@@ -110,7 +110,7 @@ def test_a_report_that_was_read_is_folded_below_the_comparison(panel, monkeypatc
 
 
 def test_an_edit_after_which_the_losses_differ_is_shown_and_not_offered_as_a_file(panel, edited, monkeypatch):
-    monkeypatch.setattr(panels, "compare", Compared(comparison(2.0, losses=1.1), comparison(2.0)))
+    monkeypatch.setattr(panels, "compare_candidates", Compared(comparison(2.0, losses=1.1), comparison(2.0)))
     panel.set(workers=2)
     for is_offered in (False, True):  # compared again, they are the same
         click(panel, "Run")
@@ -126,7 +126,7 @@ def test_an_edit_after_which_the_losses_differ_is_shown_and_not_offered_as_a_fil
 
 def test_a_file_is_offered_for_the_edit_that_is_shown_and_for_no_other(panel, edited, monkeypatch):
     """New losses may speak against it, and other switches have another one."""
-    monkeypatch.setattr(panels, "compare", Compared(comparison(2.0)))
+    monkeypatch.setattr(panels, "compare_candidates", Compared(comparison(2.0)))
     panel.set(workers=2)
     click(panel, "Patch")
     assert "perfkit.diff" in panel._save.value
@@ -141,11 +141,11 @@ def test_switches_that_could_not_be_measured_are_not_judged_by_the_losses_before
     def failing(*_):
         raise RunFailed("the script failed", "Mend it")
 
-    monkeypatch.setattr(panels, "compare", Compared(comparison(2.0, losses=1.1)))
+    monkeypatch.setattr(panels, "compare_candidates", Compared(comparison(2.0, losses=1.1)))
     panel.set(workers=2)
     panel.run()
     panel.set(workers=0, channels_last=True)
-    monkeypatch.setattr(panels, "compare", failing)
+    monkeypatch.setattr(panels, "compare_candidates", failing)
     with pytest.raises(RunFailed):
         panel.run()
     panel.patch()
@@ -159,10 +159,10 @@ def test_a_result_that_could_not_be_stored_is_shown_and_told(panel, monkeypatch)
         store.lost.append("as it is was measured, but not stored: the disk is full")
         return result
 
-    monkeypatch.setattr(panels, "compare", compared)
+    monkeypatch.setattr(panels, "compare_candidates", compared)
     panel.set(workers=2)
     with pytest.raises(StoreError, match="the disk is full.*it is not kept"):
         panel.run()
     assert [*panel.runs] == [result.a, result.b]
-    monkeypatch.setattr(panels, "compare", Compared(result))
+    monkeypatch.setattr(panels, "compare_candidates", Compared(result))
     panel.run()  # what was lost before is not told again
