@@ -24,10 +24,10 @@ _CORE = {
     "plan": "perfkit.studies.planning:plan",
 }
 
-__all__ = list(_CORE)
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return __dir__()
     reference = (registry.table("PUBLIC") | _CORE).get(name)
     if reference is None:
         raise AttributeError(f"module 'perfkit' has no attribute '{name}'")
@@ -35,4 +35,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_CORE, *registry.table("PUBLIC")})
+    return sorted({"__version__", *_CORE, *registry.table("PUBLIC")})

@@ -26,6 +26,23 @@ def test_a_stub_names_what_is_loaded(stub):
     assert found | renamed == TABLES[stub]
 
 
+def test_what_a_star_imports_what_is_listed_and_what_the_stub_names_are_the_same():
+    names = {}
+    exec("from perfkit import *", names)
+    names.pop("__builtins__")
+    stub = {*TABLES["perfkit/__init__.pyi"], "__version__"}
+    assert {*names} == {*perfkit.__all__} == {*dir(perfkit)} == stub
+    assert {*dir(notebook)} == {*TABLES["perfkit/notebook/__init__.pyi"]}
+
+
+@pytest.mark.parametrize("name", perfkit._CORE)
+def test_a_public_name_is_no_other_function_or_class_of_the_studies(name):
+    module, _, _ = perfkit._CORE[name].partition(":")
+    for file in (Path(perfkit.__file__).parent / "studies").glob("*.py"):
+        defined = {node.name for node in ast.parse(file.read_text("utf-8")).body if hasattr(node, "name")}
+        assert name not in defined or module == f"perfkit.studies.{file.stem}", file
+
+
 def test_a_users_type_checker_finds_them():
     """What it says of them is in `tests/support/typed.py`."""
     assert (Path(perfkit.__file__).parent / "py.typed").is_file()
