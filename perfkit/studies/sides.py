@@ -58,7 +58,7 @@ class Round:
         return max(self.taken.values(), default=0.0)
 
     def add(self, side: Side, block: Block, taken: float) -> None:
-        """A slice of a side; of two of one side the cleaner one counts."""
+        """Adds a slice of a side; if it was measured twice, the less disturbed one counts."""
         if side not in self.slices or taken < self.taken[side]:
             self.slices[side] = block
             self.taken[side] = taken
@@ -81,7 +81,7 @@ class Incarnation:
 
 
 class Crowded(Exception):
-    """The sides do not fit into memory together; so many of them do."""
+    """The sides do not fit into memory together; `fitting` of them do."""
 
     def __init__(self, fitting: int) -> None:
         super().__init__()

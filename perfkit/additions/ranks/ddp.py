@@ -22,7 +22,7 @@ from perfkit.worker import checks
 
 NEVER = 1 << 30  # of so many passes, torch times one
 _READS_S = 0.012  # of backward passes for each that is read, which takes 50 µs
-_RAREST = 8  # at least each so many-th is read
+_RAREST = 8  # at least one pass in this many is read
 _HOOK = "_compress_hook"  # of `default_hooks`, after the type
 _REBUILT = 4  # steps after which the buckets of a model are those that it keeps
 
@@ -160,7 +160,7 @@ class DdpExchange:
         model._set_ddp_runtime_logging_sample_rate(10)
 
     def have_timed(self, rate: int) -> None:
-        """Has torch time each so many-th pass. On a CPU it then works in the next forward pass, for 50 µs."""
+        """Has torch time one pass in `rate`. On a CPU it then works in the next forward pass, for 50 µs."""
         for model in self.models:
             if model.device_type == "cpu":
                 model._set_ddp_runtime_logging_sample_rate(rate)

@@ -14,8 +14,8 @@ from perfkit.additions.scripts.messages import LOSSES
 
 WITNESS = "perfkit.additions.referee.witness:Witness"  # is made in the process of a script
 BEHAVIOUR = "perfkit.additions.referee.witness:behaviour"  # the question for a `Behaviour`
-SAME = 0.95  # below this share of the other mean, one is less: the last batch of an epoch may be smaller
-FEW = 0.75  # the same of steps that change weights
+SAME = 0.95  # a mean below this share of the other is less: the last batch of an epoch may be smaller
+FEW = 0.75  # the same for the steps that change weights
 _TABLES = registry.toml(__package__, "behaviour")
 NAMES: list[str] = _TABLES["names"]
 LIMIT: Any = SimpleNamespace(**_TABLES["limits"])
@@ -56,7 +56,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.loaded) + self.left_out
 
     def times(self, name: str, count: int) -> int:
-        """How many `evaluations` or `checkpoints` so many steps have; one may follow the last of all."""
+        """The `evaluations` or `checkpoints` in the first `count` steps; one may follow the last step."""
         return sum(step < count or count == self.steps for step in getattr(self, name))
 
     @property
@@ -92,7 +92,7 @@ def _of_a_step(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
 
 
 def _amounts(side: Behaviour) -> dict[str, float]:
-    """What a faster script must not do less of, by the difference that it would be; only what was seen."""
+    """The amounts that a faster script must not reduce, by the name of the difference; only those seen."""
     is_half = side.precision in _TABLES["half"] and not side.autocast
     inputs = [batch for batch, values in zip(side.batches, side.values, strict=True) if values]
     reached = [count for count in side.reached if count is not None]
@@ -159,9 +159,9 @@ def _first_steps(side: Behaviour, count: int) -> Behaviour:
 
 
 def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    """Where the new script does less than the old one, in as many steps of each.
+    """Where the new script does less than the old one in the same number of steps.
 
-    What only makes the same work faster is no difference: loader workers, memory formats, compilation, an
+    Whatever only makes the same work faster does not count: loader workers, memory formats, compilation, an
     autocast, another implementation of the optimizer, fewer waits.
     """
     count = min(old.steps, new.steps)
@@ -169,11 +169,11 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     yield from _of_a_step(first_old, first_new)
     yield from _of_amounts(first_old, first_new)
     yield from _of_optimizers(old, new)
-    # In as many steps a script with smaller batches comes through fewer epochs.
+    # With smaller batches, a script completes fewer epochs in the same number of steps.
     part = min(1.0, sum(first_new.loaded) / max(1, sum(first_old.loaded)))
     for name in BESIDES:
         seen, known = new.times(name, count), old.times(name, count)
-        if seen + bool(seen) < int(known * part):  # one may be just beyond
+        if seen + bool(seen) < int(known * part):  # the next one may follow at once
             yield Difference(name, f"{seen} {name} in the first {count} steps, not {known}")
     if replaced := [f"{name} is replaced" for name in new.replaced if name not in old.replaced]:
         yield Difference("timing", "; ".join(replaced))

@@ -22,7 +22,7 @@ _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}  # and 
 
 
 class Outcome(StrEnum):
-    """What a comparison of two scripts comes to, in a word."""
+    """The result of a comparison of two scripts, in a word."""
 
     FASTER = "faster"
     NOT_FASTER = "not faster"

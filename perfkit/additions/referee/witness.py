@@ -18,7 +18,7 @@ from perfkit.worker.checks import dtype_name
 
 
 class Witness(Part):
-    """Notes what each step did. Checksums stay on the device until they are asked for: nothing waits."""
+    """Notes what each step did. Checksums stay on the device until they are asked for, so nothing waits."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

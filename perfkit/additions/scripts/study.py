@@ -176,7 +176,7 @@ class Memory(NamedTuple):
 
     @classmethod
     def of(cls, tree: Tree) -> "Memory":
-        """That of a script with all that it has started."""
+        """The memory of a script and of all processes that it has started."""
         own = peak = others = threads = 0
         for process in tree.processes():
             with contextlib.suppress(psutil.Error, OSError, AttributeError):  # it has just ended

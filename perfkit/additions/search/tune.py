@@ -36,7 +36,7 @@ MOST_CHECKS = 3  # of parity, the fastest recipe first, until one trains the sam
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
-    """The recipes that were tried, in the order of time, and the one that was picked, also in words.
+    """The recipes that were tried, in this order, and the one that was picked, also in words.
 
     Its gain is its ratio to the baseline, from interleaved rounds. The notes say what was not tried, and what
     went wrong without ending the search.

@@ -52,7 +52,7 @@ def size(value: Any, batch: int = 0) -> int:
 
 
 def checksum(values: Iterable[torch.Tensor], most: int) -> int:
-    """Of the elements of tensors: of so many in each, which are spread over it if it has more."""
+    """A checksum of tensors: of at most `most` elements of each, which are spread over it."""
     total = 0
     for value in values:
         flat = value.detach().reshape(-1)
