@@ -8,7 +8,7 @@ import msgspec
 from perfkit import machine
 from perfkit.additions.lanes.figures import DrawnSide, Lanes
 from perfkit.errors import InvalidValue
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, Value
 from perfkit.results.stats import Ratio
 
 LIMITS = {"data": "the data", "transfer": "the copy", "host": "the host", "device": "the device"}
@@ -21,8 +21,8 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     chapter: str
     device: str
-    settings: dict[str, Any]
-    tries: dict[str, dict[str, Any]]
+    settings: dict[str, Value]
+    tries: dict[str, dict[str, Value]]
     why: str
     host: str = "article"  # of a simulated GPU; see `perfkit run --help`
     options: dict[str, Any] = {}  # of the workload

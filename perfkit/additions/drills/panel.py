@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any
 
 import ipywidgets as widgets
 from IPython.display import display
@@ -113,7 +112,7 @@ class Drill:
             Section("Answer", self._answer(None), folded=True),
         ]
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        data: dict[str, Any] = {VIEW: view, "text/plain": repr(self)}
+        data: dict[str, object] = {VIEW: view, "text/plain": repr(self)}
         if not in_colab():  # Colab might show the page instead of the widget
             data["text/html"] = html.fragment(still)
         display(data, raw=True)

@@ -55,7 +55,7 @@ class Ledger(TorchDispatchMode):
         self._note("", outputs)
         return outputs
 
-    def _note(self, kind: str, *values: Any) -> None:
+    def _note(self, kind: str, *values: object) -> None:
         """Records tensors under this kind, or else under the kind that the phase implies."""
         for tensor in tree_iter(values):
             if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
@@ -169,7 +169,7 @@ def _formats(device: torch.device) -> dict[str, tuple[torch.dtype, str]]:
     return plain | {"float16": (torch.float16, "")}
 
 
-def _format(recipe: Recipe, model: Any, peaks: Mapping[str, float]) -> str:
+def _format(recipe: Recipe, model: nn.Module, peaks: Mapping[str, float]) -> str:
     """The fastest format that a step computes in. TF32, if the GPU has it, is the default in convolutions."""
     if dtype := DTYPES[recipe.amp]:
         return dtype_name(dtype)
@@ -191,7 +191,7 @@ def flops(training: Training) -> int | None:
     return int(counter.get_total_flops())
 
 
-def _seconds(device: torch.device, call: Callable[[], Any], launches: int) -> float:
+def _seconds(device: torch.device, call: Callable[[], object], launches: int) -> float:
     """Seconds per call by the device's own clock, over some calls launched one after the other.
 
     By the host's clock a product of 20 µs would be mostly its launch and the wait for its end.
@@ -203,7 +203,7 @@ def _seconds(device: torch.device, call: Callable[[], Any], launches: int) -> fl
     return sum(ends.step_s()) / launches
 
 
-def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
+def _least_s(device: torch.device, calls: Sequence[Callable[[], object]]) -> list[float]:
     """The least seconds of each call, as disturbances only add time. The calls alternate because of drift."""
     for _ in range(2):  # the first round plans and allocates
         once = [_seconds(device, call, 1) for call in calls]

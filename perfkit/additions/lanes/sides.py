@@ -2,9 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from perfkit.additions.lanes.figures import Bar, DrawnSide
 from perfkit.additions.shared.intervals import merge
@@ -94,7 +94,7 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
     ]
 
 
-def _awaited(trace: Trace) -> Any:
+def _awaited(trace: Trace) -> npt.NDArray[np.str_]:
     """What each runtime call waits for, if it waits: `copy`, `scaler`, or empty if that is unknown."""
     calls, awaited = trace.calls, np.full(len(trace.calls), "", "U6")
     awaited[np.isin(calls, trace.launch[trace.matching(trace.device, "Pageable -> Device")])] = "copy"

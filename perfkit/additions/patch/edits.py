@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from perfkit import registry
 from perfkit.additions.patch.source import Refused, SourceFile
@@ -34,7 +33,7 @@ class Patch:
 
     launch: Launch  # starts the script with the edited files
     edited: Mapping[str, Value]
-    refused: Mapping[str, str]  # switches that it has, or that need an edit by hand: which
+    refused: Mapping[str, str]  # switches that it has already, or that need an edit by hand, with that edit
     read: Mapping[Path, bytes]
 
     @property
@@ -166,7 +165,7 @@ class _Patcher:
                 source.set_arguments(call, code, orders.get(name) or orders.get(role, []))
 
 
-def _add_to_model(source: SourceFile, call: Any, suffix: str) -> None:
+def _add_to_model(source: SourceFile, call: ast.Call, suffix: str) -> None:
     name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", ast.unparse(call)))
     if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
         raise Refused(f"{source.name}:{call.lineno}: add `{suffix}` to the model before this call")

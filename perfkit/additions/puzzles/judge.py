@@ -13,7 +13,6 @@ import linecache
 import sys
 import traceback
 import types
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ from perfkit.errors import InvalidValue
 from perfkit.show.units import clean
 
 _ANSWER = "your_answer.py"
-PRELUDE: dict[str, Any] = {}  # names that an answer can use without importing them
+PRELUDE: dict[str, object] = {}  # names that an answer can use without importing them
 exec(
     """
 import contextlib, itertools, math, time
@@ -67,7 +66,7 @@ def judge(checks: str, answer: str, starter: str = "") -> PuzzleVerdict:
     return PuzzleVerdict(True, "Right", proofs)
 
 
-def names_of(answer: str) -> dict[str, Any]:
+def names_of(answer: str) -> dict[str, object]:
     """The names that an answer defines."""
     linecache.cache[_ANSWER] = len(answer), None, answer.splitlines(keepends=True), _ANSWER
     names = {**PRELUDE, "__name__": "your_answer"}
@@ -94,7 +93,7 @@ def _in_words(problem: BaseException) -> str:
 def levers(source: str) -> dict[str, bool]:
     """Whether each lever of the capstone is in effect in a script with `main(epochs)`."""
 
-    def main_of() -> Any:
+    def main_of() -> object:
         main = names_of(source).get("main")
         if main is None:
             raise InvalidValue("the script has no main(epochs)", "Keep it: the levers are seen in one epoch")

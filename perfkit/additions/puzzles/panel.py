@@ -45,7 +45,7 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hints: tuple[str, ...]  # from a nudge to nearly the answer
     checks: str  # Python, with the tools of `data/puzzles/bench.py`; has a sentence for each mistake
 
-    def check(self, *answer: Any) -> PuzzleVerdict:
+    def check(self, *answer: object) -> PuzzleVerdict:
         """Runs the answer in a separate process, and says whether it is right and, if not, why.
 
         The answer is the functions or classes that the starter defines, or all its code as one string.
@@ -180,7 +180,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
         return Shown(None, with_line(measure))
 
 
-def source_of(answer: tuple[Any, ...]) -> str:
+def source_of(answer: tuple[object, ...]) -> str:
     """The Python source of an answer: the imports, constants, functions and classes of all executed cells."""
     if len(answer) == 1 and isinstance(answer[0], str):
         return answer[0]

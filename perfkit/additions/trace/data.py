@@ -27,7 +27,7 @@ def us(value: float | None) -> str:
     return units.duration(None if value is None else value / 1e6)
 
 
-def filled(template: str, **facts: Any) -> str:
+def filled(template: str, **facts: object) -> str:
     """The text of a filled template, with single spaces. The caller escapes it when it is shown."""
     environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."), autoescape=False)
     environment.filters |= {"us": us, "percent": units.percent, "clean": lambda name: units.clean(name, 60)}

@@ -1,7 +1,6 @@
 """Finds what is wrong with a trace, or must be known before its figures are read."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from perfkit.show import units
 _FEW = 0.01  # launches without a kernel: a smaller share is explained by the edges of the recording
 
 
-def said(code: str, **facts: Any) -> Health:
+def said(code: str, **facts: object) -> Health:
     """The problem with this code, with its message from words.toml filled in."""
     words = data.table("words")["health"][code]
     spoils = list[str]()

@@ -4,21 +4,22 @@ import contextlib
 import re
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from perfkit.additions.shared.intervals import Floats
 from perfkit.additions.trace import formats
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.events import Kind
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.health import said
 from perfkit.additions.trace.model import Analysis, TraceRank
-from perfkit.additions.trace.reader import Tell
+from perfkit.additions.trace.reader import Opens, Tell
 from perfkit.additions.trace.table import Trace
 from perfkit.show import units
 
@@ -35,7 +36,7 @@ class _Read(NamedTuple):
     path: Path
     analysis: Analysis
     collectives: list[str]
-    us_per_step: Any  # of each collective; an array
+    us_per_step: Floats  # of each collective
 
 
 def read(path: Path, tell: Tell) -> Analysis:
@@ -94,10 +95,10 @@ def _together(each: list[_Read]) -> Analysis:
 
 
 @contextlib.contextmanager
-def _files(path: Path) -> Iterator[dict[Path, Callable[[], Any]]]:
+def _files(path: Path) -> Iterator[dict[Path, Opens]]:
     """The traces in a folder or an archive, with functions that open them; empty for other files."""
     with contextlib.ExitStack() as stack:
-        opens: dict[str, Callable[[], Any]] = {}
+        opens: dict[str, Opens] = {}
         try:
             if path.is_dir():
                 opens = {file.name: partial(file.open, "rb") for file in path.iterdir() if file.is_file()}
@@ -122,7 +123,7 @@ def _is_tar(path: Path) -> bool:
     return False
 
 
-def _each(files: dict[Path, Callable[[], Any]], tell: Tell) -> tuple[list[_Read], list[str]]:
+def _each(files: dict[Path, Opens], tell: Tell) -> tuple[list[_Read], list[str]]:
     """The ranks by number, -1 if it is unknown, and the names of files that are not traces.
 
     Raises:

@@ -27,6 +27,7 @@ _AFTER = MIB  # the most text after the events that is read
 _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
 Tell = Callable[[str, float], object]  # called with what is being read, and the share done
+Opens = Callable[[], Any]  # opens a file of bytes
 
 
 def find(name: str | Path) -> Path:
@@ -82,7 +83,7 @@ class Reader:
     Its arguments are those of a `Trace`.
     """
 
-    def __init__(self, path: Path, opens: Callable[[], Any] | None, tell: Tell) -> None:
+    def __init__(self, path: Path, opens: Opens | None, tell: Tell) -> None:
         self.path, self._tell = path, tell
         self._opens = opens or (lambda: path.open("rb"))
         self.said: dict[str, Any] = {}  # the fields before and after the events

@@ -1,7 +1,6 @@
 """A trace: a table of events, and what is derived from it: launches, lines of code, steps."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from perfkit.additions.shared.intervals import Ints, Spans, merge
 from perfkit.additions.trace import data
 from perfkit.additions.trace.events import COPIES, KERNELS, EventTable, Kind, Tabulator, joined
-from perfkit.additions.trace.reader import Device, Reader, Tell, World, find
+from perfkit.additions.trace.reader import Device, Opens, Reader, Tell, World, find
 
 PARTS = (*data.table("names")["parts"]["device"], "other")
 """The parts of a step, in order of priority; the last one is the rest."""
@@ -37,7 +36,7 @@ class Trace:
     """
 
     def __init__(
-        self, path: str | Path, opens: Callable[[], Any] | None = None, tell: Tell = lambda what, share: None
+        self, path: str | Path, opens: Opens | None = None, tell: Tell = lambda what, share: None
     ) -> None:
         self.file, rows = Reader(find(path), opens, tell), Tabulator()
         self.table = joined([rows.table(events) for events in self.file.pieces()])
