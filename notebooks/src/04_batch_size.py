@@ -33,7 +33,7 @@ pk.lanes(
 #
 # ## First, on a CPU: memory reuse
 #
-# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1` keep it; it then fragments, and never returns. (jemalloc and tcmalloc reuse memory, too.) The effect is small, so it gets two minutes at most. Guess:
+# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep it; it then fragments, and never returns. (jemalloc and tcmalloc reuse memory, too.) The effect is small, so it gets two minutes at most. Guess:
 
 # %%
 pk.my_train(allocator="keep", budget_s=120)
@@ -105,9 +105,9 @@ pk.my_train(allow=["samples", "updates"])
 # batch_size=64
 # ```
 #
-# Not kept? Undo it, or add `keep=True`. Kept? Tune the learning rate again before you conclude anything about accuracy.
-#
 # </details>
+#
+# Not kept? Undo it, or add `keep=True`. Kept? Tune the learning rate again before you conclude anything about accuracy.
 
 # %% [markdown]
 # ## Drill

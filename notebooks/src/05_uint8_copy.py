@@ -83,9 +83,9 @@ pk.my_train(allow=["losses"], budget_s=120)
 # dataset = ImageFolder(photo_folder(256), transform, loader=load)
 # ```
 #
-# *Undecided*, although the panel says *faster*? If the panel's ratio lies inside your interval, both agree. Measure longer, or keep it on the panel's word: `pk.my_train(allow=["losses"], keep=True)`. Otherwise undo it.
-#
 # </details>
+#
+# *Undecided*, although the panel says *faster*? If the panel's ratio lies inside your interval, both agree. Measure longer, or keep it on the panel's word: `pk.my_train(allow=["losses"], keep=True)`. Not kept? Undo it.
 
 # %% [markdown]
 # ## Drill

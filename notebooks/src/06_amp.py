@@ -97,7 +97,7 @@ for amp in ("off", "fp16"):
 pk.my_train(budget_s=120)
 
 # %% [markdown]
-# Undecided, with the panel's ratio inside your interval? The panel has decided it: `pk.my_train(keep=True)`. Otherwise undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too (both on purpose: the table above took them apart):
+# Undecided, with the panel's ratio inside your interval? The panel has decided it: `pk.my_train(keep=True)`. Not kept? Undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too (both on purpose: the table above took them apart):
 
 # %%
 pk.my_train()

@@ -27,7 +27,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# The row *(again)* is the plain loop once more, so it gets no verdict: its distance from 1 is noise. If its interval misses 1, run again, and until then believe only gains that are several times as large. *Disturbed* means that other programs used the cores: close them.
+# The row *(again)* is the plain loop once more, so it gets no verdict: its distance from 1 is noise. If its interval misses 1, run again, and until then believe only gains that are several times as large.
 #
 # Expect 1.5 to 3 times on two cores, most with 16-bit units, and more on a GPU.
 #
@@ -37,8 +37,8 @@ panel.run()
 pk.my_train(whole=True, allow=["samples", "updates", "losses"])
 
 # %% [markdown]
-# - *Below the product?* Only if its whole interval is. Then some lines were lucky, or gain less together.
-# - *Below the recipe?* The file has only what you kept. What the recipe has and the diff lacks makes up the gap; the rest is noise between two minutes.
+# - *Below the product?* Only if its whole interval is: then some lines were lucky, or gain less together.
+# - *Not the recipe's ratio?* Compare the diff with the recipe: the file has what *you* kept. What only one of them has makes up the gap; the rest is noise between two minutes.
 #
 # This is the recipe's script, with the same losses. `perfkit.workloads.files.photo_folder(256)` makes its photos; insert that path:
 
