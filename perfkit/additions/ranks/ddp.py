@@ -21,7 +21,7 @@ from perfkit.results.schema import Mechanism
 from perfkit.worker import checks
 
 NEVER = 1 << 30  # of so many passes, torch times one
-_READS_S = 0.012  # of backward passes for each that is read, which takes 50 µs
+_READS_S = 0.025  # of backward passes for each that is read, which takes 50 µs: 0.2%
 _RAREST = 8  # at least one pass in this many is read
 _HOOK = "_compress_hook"  # of `default_hooks`, after the type
 _REBUILT = 4  # steps after which the buckets of a model are those that it keeps
