@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import jupytext
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.data import dataloader as loaders
 
@@ -318,3 +319,54 @@ def test_the_mean_under_a_mask_divides_by_what_is_not_masked():
     names = {"torch": torch, "x": torch.tensor([1.0, 2.0, 6.0]), "mask": torch.tensor([True, False, True])}
     exec("\n".join(lines), names)
     assert len(lines) == 2 and names["mean"] == names["x"][names["mask"]].mean()
+
+
+def printed(chapter, part, scope, capsys):
+    """What the code cell with this part prints."""
+    cells = jupytext.read(SOURCES / f"{chapter}.py").cells
+    (code,) = [cell.source for cell in cells if cell.cell_type == "code" and part in cell.source]
+    exec(code, scope)
+    return capsys.readouterr().out
+
+
+def test_on_equal_samples_the_small_batches_are_ahead(capsys):
+    """04: after equal steps, the large ones seem to be."""
+    runs = {run.stage: run for run in recordings.find("cpu-quick")}
+    small, large = runs["baseline"], runs["batch_size"]
+    both = SimpleNamespace(runs=[small, large])
+    lines = printed("04_batch_size", "small, large =", {"panel": both}, capsys).splitlines()
+    assert lines[1].startswith("samples 65 to 128: loss ") and len(lines) == len(small.losses) // 2
+    for line, loss in zip(lines, large.losses, strict=False):
+        few = float(line.split("loss ")[1].split()[0])
+        assert few < loss and line.endswith(f"{loss:.2f} in one of 64")
+    assert large.losses[3] < small.losses[3]
+    unlike = SimpleNamespace(runs=[small, SimpleNamespace(losses=[])])
+    assert printed("04_batch_size", "small, large =", {"panel": unlike}, capsys) == "", "it did not train"
+
+
+class Counted(TorchDispatchMode):
+    """Counts tensors that operators read and write."""
+
+    def __init__(self):
+        super().__init__()
+        self.operators = self.tensors = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.operators += 1
+        self.tensors += 1 + sum(isinstance(one, torch.Tensor) for one in args)
+        return operator(*args, **(kwargs or {}))
+
+
+def test_the_chain_that_is_fused_has_four_operators_and_nine_tensors():
+    """07: and its convolution is one operator."""
+    cells = jupytext.read(SOURCES / "07_compile.py").cells
+    (code,) = [cell.source for cell in cells if cell.cell_type == "code" and "def small_ones" in cell.source]
+    scope = {"torch": torch, "nn": torch.nn}
+    exec(code.partition("\n\nfor function")[0], scope)
+    found = []
+    for name in ("small_ones", "convolution"):
+        with Counted() as counted:
+            scope[name](scope["x"], scope["y"])
+        found.append((counted.operators, counted.tensors))
+    assert found == [(4, 9), (1, 3)]
+    assert "four operators, which read or write nine tensors in all" in prose("07_compile")
