@@ -54,7 +54,7 @@ if first and second and both:
     print(f"measured together: {both.ratio:.2f} ({both.low:.2f} to {both.high:.2f})")
 
 # %% [markdown]
-# Where the CPU has 16-bit units, the two together gain *more* than their product. Alone, cheaper samples save time for which nobody waits. Shorter kernels alone make the loop wait for its worker (look at *waits for data*), and lose part of their gain. Together, each removes the other's limit. The other way round: two changes that remove the *same* wait gain less than their product. So a change that did nothing deserves a second try after the bottleneck has moved.
+# Where the CPU has 16-bit units, the two together gain *more* than their product. Alone, cheaper samples shorten work that nobody waits for; they gain a little, because the worker leaves the model more of the cores. Shorter kernels alone make the loop wait for its worker (look at *waits for data*), and lose part of their gain. Together, each removes the other's limit. The other way round: two changes that remove the *same* wait gain less than their product. So a change that did nothing deserves a second try after the bottleneck has moved.
 #
 # ## Your turn
 #
