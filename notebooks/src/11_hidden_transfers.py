@@ -255,7 +255,7 @@ pk.puzzle("mask").check(masked_loss)
 #
 # <details><summary>Answer</summary>
 #
-# From the kernels that were still queued: `.item()` waits until the value has been computed.
+# Into waiting: the kernels that were still queued must end before the value is there.
 #
 # </details>
 #
