@@ -107,7 +107,7 @@ pk.my_train(allow=["samples", "updates"])
 #
 # </details>
 #
-# Not kept? Undo it, or add `keep=True`. Kept? Tune the learning rate again before you conclude anything about accuracy.
+# *Undecided* here, but *faster* in the panel? If the panel's ratio lies inside your interval, both agree: measure longer, or keep it, with `keep=True`. Not kept? Undo it. Kept? Tune the learning rate again before you conclude anything about accuracy.
 
 # %% [markdown]
 # ## Drill

@@ -85,7 +85,7 @@ pk.my_train(allow=["losses"], budget_s=120)
 #
 # </details>
 #
-# *Undecided*, although the panel says *faster*? If the panel's ratio lies inside your interval, both agree. Measure longer, or keep it on the panel's word: `pk.my_train(allow=["losses"], keep=True)`. Not kept? Undo it.
+# *Undecided*, with the panel's ratio inside your interval? As in 04: measure longer, or add `keep=True`. Not kept? Undo it.
 
 # %% [markdown]
 # ## Drill
