@@ -57,7 +57,7 @@ for function in (small_ones, convolution):
     print(f"{function.__name__}: {ms[0]:.1f} ms, compiled {ms[1]:.1f} ms: {ms[0] / ms[1]:.1f} times as fast")
 
 # %% [markdown]
-# The chain gains about what the tensors say, or more. A convolution calls a library, compiled or not. Which of the two fills *your* step? Guess its gain:
+# The tensors say three times. A CPU may gain more, because each of the four operators also requests memory for its result ([04](04_batch_size.ipynb)). A convolution calls a library, compiled or not. Which of the two fills *your* step? Guess its gain:
 
 # %%
 panel = pk.StagePanel("compile")
@@ -84,8 +84,6 @@ if after.compile_s and gain:
 #
 # - **It never rests, and the host waits (orange)**: computing has become so short that the worker sets the pace. Nothing that shortens it further can gain much.
 # - **It rests**: the verdict is the compiler's. Expect 1.0 to 1.1 times on a CPU, where convolutions fill the step. The walk-through's V100 went from 2,477 to 3,268 samples/s, 1.32 times.
-#
-# (*Compute only* is one short measurement: don't judge the compiler by it.)
 #
 # ## Your lines: first the bytes
 #
