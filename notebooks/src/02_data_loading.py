@@ -82,7 +82,7 @@ pk.my_train(wait_policy="passive")
 # </details>
 
 # %% [markdown]
-# Was it the worker alone? Guess, then let the threads spin again. (Unless spinning turns out to be faster, the passive wait policy stays on.)
+# Was it the worker alone? Guess, then let the threads spin again. (The passive policy stays on unless spinning is faster.)
 
 # %%
 pk.my_train(wait_policy="default")

@@ -88,7 +88,7 @@ ledger.table("At the peak")
 # %% [markdown]
 # *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, you get the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass. If a run does not fit: `panel.set(batch_size=128)`.
 #
-# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: also the CUDA context, hundreds of MB, and freed memory, which the allocator keeps, because `cudaMalloc` is slow and `cudaFree` synchronises. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True` (older releases: `PYTORCH_CUDA_ALLOC_CONF`).
+# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: also the CUDA context, hundreds of MB, and freed memory, which the allocator keeps, because `cudaMalloc` is slow and `cudaFree` synchronises. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 
 # %% [markdown]
 # ## Your line
