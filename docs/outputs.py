@@ -40,6 +40,8 @@ PUZZLES = ("index", "mysteries")
 """Pages of puzzles that can be read without a kernel, too; the capstone's result is the learner's."""
 CLIMB = ("02", "03", "04", "05", "06", "07", "08")
 """Chapters in which `my_train.py` grows: each goes on from the file of the one before."""
+OF_THE_MACHINE = "No CUDA runtime is found"
+"""A warning of torch where a CUDA toolkit is installed and no GPU is: it says nothing of the chapter."""
 CONTROLS = ("10",)
 """Chapters whose panel is there for its controls: it plays no recording."""
 
@@ -102,11 +104,17 @@ def execute(source: Path, page: Page) -> Any:
         if cell.cell_type == "code":
             cell.execution_count = None
             outputs = [one for one in cell.outputs if "text" in one or any(one.data.values())]
-            cell.outputs = as_left_on_screen(outputs)
+            cell.outputs = as_left_on_screen([one for one in outputs if not is_of_the_machine(one)])
     for name in ("language_info", "jupytext"):  # as `make notebooks` leaves them
         notebook.metadata.pop(name, None)
     notebook.metadata["perfkit"] = depends_on
     return notebook
+
+
+def is_of_the_machine(output: Any) -> bool:
+    """Whether all that an output says is a warning about this machine."""
+    lines = output.get("text", "").splitlines()
+    return bool(lines) and all(OF_THE_MACHINE in line for line in lines)
 
 
 def as_left_on_screen(outputs: list[Any]) -> list[Any]:

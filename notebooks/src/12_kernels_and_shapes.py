@@ -79,7 +79,7 @@ tell("the first loop", first_rate, real)
 # %% [markdown]
 # ## Your line: padding → packing
 #
-# Padding teaches nothing. Packing cuts the text into full samples of `context + 1` characters. Replace the marked line. *Guess: how much of a batch is padding?*
+# Padding teaches nothing. Packing cuts the text into full samples of `context + 1` characters. Replace the marked line.
 
 # %% tags=["exercise"]
 from pathlib import Path
@@ -135,7 +135,7 @@ print(f"SDPA {result['ratio']:.2f} × packing {1 / real:.2f} = {ratio:.2f} ({low
 tell("packed, SDPA", first_rate * ratio)
 
 # %% [markdown]
-# (Rates below are the first one times the ratios since: rates drift, but both sides of a ratio share their minutes.)
+# *Undecided*, as in the recording? So few characters leave SDPA little to save: packing is the gain. (Rates below are the first one times the ratios since, because a rate drifts from minute to minute.)
 #
 # ## What is left: the type, or the products?
 #
@@ -238,7 +238,7 @@ pk.puzzle("fused_optimizer").check(make_optimizer)
 #
 # <details><summary>Answer</summary>
 #
-# The host, which cannot launch fast enough. Use fewer, larger kernels: a larger batch, fusion, CUDA graphs.
+# The host. Use fewer, larger kernels: a larger batch, fusion, CUDA graphs.
 #
 # </details>
 #

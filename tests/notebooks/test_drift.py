@@ -99,6 +99,13 @@ def test_chapters_between_two_that_are_made_are_made_too_because_the_file_grows_
     assert [source.stem[:2] for source in outputs.with_those_between(chosen)] == made.split()
 
 
+def test_pages_leave_out_a_warning_about_the_machine_and_nothing_else():
+    warning = "W1129 20:53:12.759000 30156 torch/utils/cpp_extension.py:183] No CUDA runtime is found\n"
+    assert outputs.is_of_the_machine({"text": warning})
+    for said in ({"text": f"{warning}and a result\n"}, {"text": ""}, {"data": {"text/html": warning}}):
+        assert not outputs.is_of_the_machine(said)
+
+
 def test_pages_name_the_learners_file_as_the_text_does():
     text = f"Wrote /tmp/x/{steps.NAME}. See /tmp/x/runs and {outputs.ROOT}/train.py"
     plain = outputs.without_places(text, "/tmp/x")
