@@ -33,13 +33,13 @@ pk.lanes(
 #
 # ## First, on a CPU: memory reuse
 #
-# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep it; it then fragments, and never returns. (jemalloc and tcmalloc reuse memory, too.) The effect is small, so it gets two minutes at most. Guess:
+# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep it; it then fragments, and never returns. (jemalloc and tcmalloc reuse memory, too.) The effect can be small, so it gets two minutes at most. Guess:
 
 # %%
 pk.my_train(allocator="keep", budget_s=120)
 
 # %% [markdown]
-# *Undecided*? The interval is too wide for so small an effect. Measure longer (`budget_s=240`), or keep it with `keep=True`: the chart then says *kept by you*.
+# *Undecided*? The interval is too wide for the effect. Measure longer (`budget_s=240`), or keep it with `keep=True`: the chart then says *kept by you*.
 #
 # ## Now the batch
 #
