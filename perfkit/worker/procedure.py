@@ -20,7 +20,7 @@ from torch import profiler
 from perfkit import registry
 from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak
 from perfkit.worker.messages import Block, Peak
-from perfkit.worker.timeline import DeviceTimeline, HostTimeline, timeline
+from perfkit.worker.timeline import Timeline
 
 Procedure = Generator[None, Any, Any]  # receives steps, returns an answer
 
@@ -107,7 +107,7 @@ class Procedures:
         self._marked = 0
         self.under_way = TakenSteps()
         """The steps of the last `take`. If the training ends during it, they are all that is known of it."""
-        self._timeline: HostTimeline | DeviceTimeline | None = None
+        self._timeline: Timeline | None = None
         self._order: list[Any] = []
 
     def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:
@@ -128,7 +128,7 @@ class Procedures:
         taken = TakenSteps(list(early))
         self.under_way = taken
         self._order = []
-        self._timeline = timeline(self.subject.device, self._clock)
+        self._timeline = Timeline(self.subject.device, self._clock)
         while True:
             steps = len(taken.plain)
             if steps >= count and (steps >= most or enough()):

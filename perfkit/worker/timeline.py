@@ -9,60 +9,48 @@ import torch
 
 from perfkit.worker.checks import synchronize
 
-Clock = Callable[[], float]  # returns seconds
 
+class Timeline:
+    """Ends of steps, by events in the accelerator's stream, so that the host may run ahead of it.
 
-class HostTimeline:
-    """Ends of steps by this process's clock, which waits for the device at both ends of a slice.
-
-    The host runs ahead of a device that cannot record its own times, so only whole slices have correct times.
+    Without events it is this process's clock, which waits for the device at both ends of a slice: the host
+    runs ahead of a device that cannot record its own times, so only whole slices have correct times.
     """
 
-    def __init__(self, device: torch.device, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
         self._device = device
         self._clock = clock
+        self.has_events = _records_times(device)
         synchronize(device)
-        self._ends = [clock()]
+        self._ends: list[Any] = []
+        self.mark()
 
     def mark(self) -> None:
-        self._ends.append(self._clock())
+        if not self.has_events:
+            self._ends.append(self._clock())
+            return
+        event = timing_event(self._device)
+        event.record()
+        self._ends.append(event)
 
     def step_s(self) -> list[float]:
-        """Seconds between successive marks, the first of them since the start."""
+        """Seconds between successive marks, the first of them since the start, once the device is done."""
         synchronize(self._device)
+        if self.has_events:
+            return [start.elapsed_time(end) / 1e3 for start, end in itertools.pairwise(self._ends)]
         self._ends[-1] = self._clock()
         return [end - start for start, end in itertools.pairwise(self._ends)]
 
 
-class DeviceTimeline:
-    """Ends of steps by events in the accelerator's stream, so that the host may run ahead of it."""
-
-    def __init__(self, device: torch.device, make_event: Callable[[torch.device], Any]) -> None:
-        self._device = device
-        self._make_event = make_event
-        synchronize(device)
-        self._events: list[Any] = []
-        self.mark()
-
-    def mark(self) -> None:
-        event = self._make_event(self._device)
-        event.record()
-        self._events.append(event)
-
-    def step_s(self) -> list[float]:
-        """Seconds between successive marks on the device, after waiting until it has reached the last one."""
-        synchronize(self._device)
-        return [start.elapsed_time(end) / 1e3 for start, end in itertools.pairwise(self._events)]
-
-
-def timeline(device: torch.device, clock: Clock = time.perf_counter) -> HostTimeline | DeviceTimeline:
-    """The timeline of a device: its own if torch can record it."""
+def _records_times(device: torch.device) -> bool:
+    """Whether torch can record times on a device."""
     if device.type == "cpu":
-        return HostTimeline(device, clock)
+        return False
     try:
-        return DeviceTimeline(device, timing_event)
-    except (NotImplementedError, RuntimeError, ValueError):  # this accelerator records no times
-        return HostTimeline(device, clock)
+        timing_event(device).record()
+    except (NotImplementedError, RuntimeError, ValueError):
+        return False
+    return True
 
 
 def timing_event(device: torch.device) -> Any:

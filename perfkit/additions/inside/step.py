@@ -27,7 +27,7 @@ from perfkit.train import DTYPES
 from perfkit.worker.checks import dtype_name, facts, is_tf32_supported, peak_bytes, reset_peak
 from perfkit.worker.procedure import Procedure
 from perfkit.worker.session import Session
-from perfkit.worker.timeline import timeline
+from perfkit.worker.timeline import Timeline
 from perfkit.worker.training import Training
 
 # ---------------------------------------------------------------- memory
@@ -196,7 +196,7 @@ def _seconds(device: torch.device, call: Callable[[], object], launches: int) ->
 
     By the host's clock a product of 20 µs would be mostly its launch and the wait for its end.
     """
-    ends = timeline(device)
+    ends = Timeline(device)
     for _ in range(launches):
         call()
     ends.mark()
