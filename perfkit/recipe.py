@@ -1,7 +1,7 @@
 """How a workload is trained: one frozen value that holds every switch.
 
-A switch is declared once, as a field of `Recipe`: type, default, allowed values, label, what it needs. The
-widget, the command-line setting and the documentation are derived from that declaration.
+A switch is declared once, as a field of `Recipe`: type, default, allowed values, what it needs. Its label
+and help are in `recipe.toml`. Widget, command-line setting and documentation are derived from these.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from perfkit import registry
 from perfkit.errors import InvalidValue, one_of
 
 Value = bool | int | str
@@ -59,8 +60,8 @@ class Switch:
         raise InvalidValue(f"'{self.name}' was given '{value}'", f"Allowed: {allowed}")
 
 
-def _switch(default: Value, label: str, help: str, choices: tuple[str, ...] = (), **more: Any) -> Any:
-    details = {"default": default, "label": label, "help": help, "choices": choices, **more}
+def _switch(default: Value, choices: tuple[str, ...] = (), **more: Any) -> Any:
+    details = {"default": default, "choices": choices, **more}
     return dataclasses.field(default=default, metadata=details)
 
 
@@ -68,75 +69,29 @@ def _switch(default: Value, label: str, help: str, choices: tuple[str, ...] = ()
 class Recipe:
     """Every switch of a training run. The defaults are the baseline: a plain loop with torch's defaults."""
 
-    batch_size: int = _switch(32, "Batch size", "samples per batch", low=1, high=65536)
-    workers: int = _switch(0, "Loader workers", "processes that load data; 0 = the loop itself", high=256)
-    prefetch_factor: int = _switch(
-        2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, idle_when=("workers", 0)
-    )
-    scaled_decode: bool = _switch(
-        False, "Scaled decoding", "decode JPEG files at a fraction of their size", needs="workload"
-    )
-    pin_memory: bool = _switch(False, "Pin memory", "batches in page-locked host memory", needs="cuda")
-    non_blocking: bool = _switch(
-        False, "Non-blocking copy", "the host does not wait for the copy to the device", needs="cuda"
-    )
-    device_prefetch: bool = _switch(
-        False,
-        "Device prefetch",
-        "copy the next batch on a second CUDA stream",
-        needs="cuda",
-        idle_when=("pin_memory", False),
-    )
-    uint8_copy: bool = _switch(
-        False, "uint8 copy", "copy uint8; cast and normalise on the device", needs="workload"
-    )
-    device_resize: bool = _switch(
-        False, "Resize on device", "copy the small images; resize them on the device", needs="workload"
-    )
-    zero_grad_set_to_none: bool = _switch(
-        True, "zero_grad to None", "set gradients to None, torch's default; off = fill them with zeros"
-    )
-    channels_last: bool = _switch(False, "channels_last", "NHWC memory layout")
-    amp: str = _switch(
-        "off", "AMP", "autocast to 16 bits (fp16: with gradient scaling)", ("off", "bf16", "fp16")
-    )
-    fp32_precision: str = _switch(
-        "default",
-        "float32 precision",
-        "how a GPU computes float32; default = torch's own: only convolutions in TF32",
-        ("default", "tf32", "ieee"),
-    )
-    cudnn_benchmark: bool = _switch(
-        False, "cuDNN benchmark", "time cuDNN's algorithms and keep the fastest", needs="cuda"
-    )
-    optimizer_impl: str = _switch(
-        "default",
-        "Optimizer",
-        "how the optimizer updates the parameters; default = torch's own choice",
-        ("default", "loop", "foreach", "fused"),
-    )
-    compile: bool = _switch(False, "torch.compile", "compile the model")
+    batch_size: int = _switch(32, low=1, high=65536)
+    workers: int = _switch(0, high=256)
+    prefetch_factor: int = _switch(2, low=1, high=64, idle_when=("workers", 0))
+    scaled_decode: bool = _switch(False, needs="workload")
+    pin_memory: bool = _switch(False, needs="cuda")
+    non_blocking: bool = _switch(False, needs="cuda")
+    device_prefetch: bool = _switch(False, needs="cuda", idle_when=("pin_memory", False))
+    uint8_copy: bool = _switch(False, needs="workload")
+    device_resize: bool = _switch(False, needs="workload")
+    zero_grad_set_to_none: bool = _switch(True)
+    channels_last: bool = _switch(False)
+    amp: str = _switch("off", ("off", "bf16", "fp16"))
+    fp32_precision: str = _switch("default", ("default", "tf32", "ieee"))
+    cudnn_benchmark: bool = _switch(False, needs="cuda")
+    optimizer_impl: str = _switch("default", ("default", "loop", "foreach", "fused"))
+    compile: bool = _switch(False)
     compile_mode: str = _switch(
-        "default",
-        "Compile mode",
-        "what torch.compile optimises for",
-        ("default", "reduce-overhead", "max-autotune"),
-        idle_when=("compile", False),
+        "default", ("default", "reduce-overhead", "max-autotune"), idle_when=("compile", False)
     )
-    cpu_threads: int = _switch(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
-    accumulation: int = _switch(1, "Accumulation", "batches per optimizer step", low=1, high=1024)
-    wait_policy: str = _switch(
-        "default",
-        "Waiting threads",
-        "how compute threads wait for each other: default = spin for a while; passive = sleep",
-        ("default", "passive"),
-    )
-    allocator: str = _switch(
-        "default",
-        "Host memory",
-        "freed memory: default = may be returned to the system; keep = kept for reuse",
-        ("default", "keep"),
-    )
+    cpu_threads: int = _switch(0, high=1024)
+    accumulation: int = _switch(1, low=1, high=1024)
+    wait_policy: str = _switch("default", ("default", "passive"))
+    allocator: str = _switch("default", ("default", "keep"))
 
     def __post_init__(self) -> None:
         """Checks every value, however the recipe was made."""
@@ -184,7 +139,8 @@ def shown(value: object) -> str:
 @cache
 def switches() -> dict[str, Switch]:
     """Every switch by name, in the order of declaration."""
-    return {f.name: Switch(name=f.name, **f.metadata) for f in dataclasses.fields(Recipe)}
+    texts = registry.toml("perfkit", "recipe")
+    return {f.name: Switch(f.name, **texts[f.name], **f.metadata) for f in dataclasses.fields(Recipe)}
 
 
 def _known(name: str) -> Switch:
