@@ -1,7 +1,7 @@
 """The one seam between the core and its additions.
 
 An addition is a folder in `perfkit/additions/` that can be deleted. Its `__init__.py` holds plain data and
-imports nothing heavy:
+imports nothing heavy. docs/ARCHITECTURE.md says what each table holds, and who asks for it:
 
     COMMANDS = {"trace": ("perfkit.additions.trace.command:trace", "Read a trace of PyTorch's profiler")}
     NOTEBOOK = {"trace": "perfkit.additions.trace.panel:trace"}
@@ -10,12 +10,6 @@ imports nothing heavy:
     PROOFS = {"parity": "perfkit.additions.parity.study:parity"}
     PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
     LAUNCHERS = {"torchrun": "perfkit.additions.ranks.command"}
-
-`COMMANDS` also holds the line of each command in `perfkit --help`. `NOTEBOOK` names are available in
-`perfkit.notebook`, `PUBLIC` names in `perfkit`. The prefix of a device, as in `sim:v100`, names a source of
-runs. A proof checks whether a recipe trains the same. A picture is a function from a panel's runs, plan and
-progress to a figure. Launchers are programs that start several processes; only `perfkit watch` uses them, the
-core does not. `table` returns the entries of all additions; the caller loads those that it uses.
 """
 
 import importlib
@@ -38,7 +32,7 @@ def present() -> tuple[ModuleType, ...]:
 
 
 def table(name: str) -> dict[str, Any]:
-    """The entries of all additions in the table of this name, such as `COMMANDS`."""
+    """The entries of all additions in the table of this name; the caller loads those that it uses."""
     entries: dict[str, Any] = {}
     for module in present():
         entries |= getattr(module, name, {})
