@@ -9,8 +9,10 @@ import numpy as np
 
 from perfkit.results import stats
 from perfkit.results.rounds import Pairing, pooled, undisturbed
-from perfkit.results.schema import AGAIN, Raw, StoredRun
+from perfkit.results.schema import AGAIN, StoredRun
 from perfkit.results.stats import Estimate, Nested, Ratio, Values
+
+_OF_ROUNDS = ("device_step_s", "block_samples_per_s", "gpu_utilization_nvml", "block_steps", "disturbed")
 
 
 class Run(StoredRun, frozen=True, kw_only=True, dict=True):
@@ -156,16 +158,12 @@ def continued(earlier: Run, now: Run) -> Run:
     """A run with the rounds of an earlier run of the same recipe put before its own."""
     raw = earlier.raw
     more = now.raw
-    whole = Raw(
+    measured = {name: [*getattr(raw, name), *getattr(more, name)] for name in _OF_ROUNDS}
+    whole = msgspec.structs.replace(
+        raw,
+        **measured,
         step_s=[*raw.step_s, *more.step_s[more.warmup_steps :]],
         data_wait_s=[*raw.data_wait_s, *more.data_wait_s[more.warmup_steps :]],
-        warmup_steps=raw.warmup_steps,
-        device_step_s=[*raw.device_step_s, *more.device_step_s],
-        block_samples_per_s=[*raw.block_samples_per_s, *more.block_samples_per_s],
-        ceiling_samples_per_s=raw.ceiling_samples_per_s,
-        gpu_utilization_nvml=[*raw.gpu_utilization_nvml, *more.gpu_utilization_nvml],
-        block_steps=[*raw.block_steps, *more.block_steps],
-        disturbed=[*raw.disturbed, *more.disturbed],
         incarnations=[*raw.sizes, *more.sizes],
         further_warmup_s=[*raw.further_warmup_s, more.step_s[: more.warmup_steps], *more.further_warmup_s],
     )

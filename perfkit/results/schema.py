@@ -41,11 +41,6 @@ class Decision(msgspec.Struct, frozen=True):
     """Who decided: the climb by its verdict, the plan that asked for it in advance, or the user."""
     why: str = ""
 
-    def describe(self) -> str:
-        """`kept`, or `not kept: slower`."""
-        word = "kept" if self.kept else "not kept"
-        return f"{word}: {self.why}" if self.why else word
-
 
 class Busiest(msgspec.Struct, frozen=True):
     """The other program that took the most CPU time while a run was measured."""

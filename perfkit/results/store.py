@@ -60,13 +60,12 @@ def warning_store() -> "Iterator[RunStore]":
 class RunStore:
     """The runs of this user, in an SQLite file that is created if it is missing.
 
-    It may hold runs of several machines. Noise, answers and decisions are those of one, `machine_id` (as in
-    `machine.facts()`; this one if None). A `StoreError` is raised if the file cannot be read or written.
+    It may hold runs of several machines. Noise, answers and decisions are those of this one. A `StoreError`
+    is raised if the file cannot be read or written.
     """
 
-    def __init__(self, path: Path | None = None, machine_id: str | None = None) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self.path = path or machine.data_folder() / "runs" / "runs.sqlite"
-        self._machine_id = machine_id
         self.problems: list[str] = []
         """What was left out when it was read, with the reason, each once. The reader may clear it."""
         self.lost: list[str] = []  # what could not be written, with the reason
@@ -82,9 +81,7 @@ class RunStore:
     @property
     def machine_id(self) -> str:
         """The machine whose noise, answers and decisions are read and written."""
-        if self._machine_id is None:
-            self._machine_id = machine.facts()["id"]
-        return self._machine_id
+        return str(machine.facts()["id"])
 
     def add(self, run: Run) -> None:
         """Stores a run, completely or not at all; a `StoreError` if there is one with this id already."""

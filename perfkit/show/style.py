@@ -79,10 +79,6 @@ class Row(NamedTuple):
     interval: Estimate | None = None  # drawn on the bar
     climbs: bool = False  # whether the figure's line goes through the end of its bar
 
-    @property
-    def has_bar(self) -> bool:
-        return any(width for width, _ in self.pieces)
-
 
 class Figure(NamedTuple):
     """A picture of rows with bars above an axis. It is drawn when a page needs it."""
@@ -130,7 +126,7 @@ class Figure(NamedTuple):
             drawing = self.drawn()
             drawing.suptitle(wrapped(self.title, 74, 2), x=0.01, ha="left")
             return drawing
-        is_empty = not any(row.has_bar for row in self.rows)
+        is_empty = not any(width for row in self.rows for width, _ in row.pieces)
         has_numbers = any(row.text and row.pieces for row in self.rows)
         height = 1.25 + 0.43 * len(self.rows) if has_numbers else 1.05 + 0.21 * len(self.rows)
         drawing = Drawing((WIDTH, 1.2 if is_empty else height))

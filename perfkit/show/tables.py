@@ -126,7 +126,8 @@ def notes(runs: Sequence[Run]) -> Bullets:
 
 def _facts(run: Run) -> list[str]:
     lines = [sentences.disturbance(run)] if run.busiest else []  # older runs have it in their warnings
-    lines += [run.decision.describe()] if run.decision and run.decision.why else []
+    if run.decision and run.decision.why:
+        lines.append(f"{'kept' if run.decision.kept else 'not kept'}: {run.decision.why}")
     lines += [f"command: {run.script}"] if run.script else []
     rounds = len(run.raw.block_samples_per_s)
     if 0 < rounds < stats.MIN_ROUNDS and not run.simulated:

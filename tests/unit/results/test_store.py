@@ -195,9 +195,15 @@ def test_noise_is_kept_by_device_allocator_and_workers_by_its_newest_pairs(store
     assert store.spread("cpu") == stats.spread_of([AAPair(0.0, 0.0)] * 30)
 
 
+class OfALaptop(RunStore):
+    """The same file, read on another machine."""
+
+    machine_id = "a laptop"
+
+
 def test_noise_of_other_machines_is_another(store):
     store.add_noise("cpu", "default", False, [AAPair(0.3, 1e-6)] * 4)
-    assert RunStore(store.path, machine_id="a laptop").spread("cpu") == stats.UNKNOWN
+    assert OfALaptop(store.path).spread("cpu") == stats.UNKNOWN
 
 
 def test_an_answer_is_remembered_for_its_machine_and_only_while_it_is_whole(store):
@@ -206,7 +212,7 @@ def test_an_answer_is_remembered_for_its_machine_and_only_while_it_is_whole(stor
     store.remember("workers?", "s")
     assert [kept.id for kept in store.remembered("workers?")] == ["base", "after"]
     assert store.remembered("threads?") == store.problems == []
-    assert RunStore(store.path, machine_id="a laptop").remembered("workers?") == []
+    assert OfALaptop(store.path).remembered("workers?") == []
     store.delete(["base"])
     assert store.remembered("workers?") == []
     assert store.problems == [
@@ -228,7 +234,7 @@ def test_the_newest_decision_on_a_stage_counts_whichever_run_it_is_about(store):
     store.decide("here", older, Decision(True, "user"), {"amp": "bf16"})
     store.decide("elsewhere", newer, Decision(False, "user"), {"amp": "off"})
     assert store.decisions("here") == {"amp": (Decision(True, "user"), {"amp": "bf16"}, older)}
-    assert RunStore(store.path, machine_id="a laptop").decisions("here") == {}
+    assert OfALaptop(store.path).decisions("here") == {}
     store.delete([older.id])
     assert store.decisions("here") == {}
     store.undelete()

@@ -30,7 +30,15 @@ def ladder(machine, where):
 
 
 def facts(runs):
-    return {run.stage: run.decision.describe() if run.decision else "" for run in runs}
+    return {run.stage: in_words(run.decision) for run in runs}
+
+
+def in_words(decision):
+    """`kept`, or `not kept: slower`; empty without a decision."""
+    if decision is None:
+        return ""
+    word = "kept" if decision.kept else "not kept"
+    return f"{word}: {decision.why}" if decision.why else word
 
 
 def changed(run):
