@@ -22,7 +22,7 @@ from perfkit.show.style import Figure
 from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import plan_key
-from perfkit.studies.job import Answered, Job, Stopped, after
+from perfkit.studies.job import Answered, Job, Stopped, after, remembered
 from perfkit.studies.sources import Plan, Progress
 
 
@@ -111,15 +111,20 @@ class LadderPanel(Panel):
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
-        plan = self._plan_for(device=device, settings=settings)
-        plain = plan.source().baseline()
-        recipes = {title: plain.replace(**changes) for title, changes in (self.titles or {}).items()}
-        return plan.trying(recipes=tuple(recipes.items()))
+        return self._completed(self._plan_for(device=device, settings=settings))
+
+    def _completed(self, plan: Plan) -> Plan:
+        """A plan with what this kind of panel asks for in addition."""
+        return plan
 
     def _moved(self) -> None:
-        """Shows what was measured earlier for a plan that is new, if anything was."""
+        """Shows another plan than before."""
+        self._show_earlier()
+
+    def _show_earlier(self) -> None:
+        """Shows what was measured earlier for the plan, if anything was."""
         self._clear(self.plan)
-        self._hold(self._earlier())
+        self._take(remembered(self.plan, self.store))
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.status.say(f"measured earlier, at {when} UTC; Run measures again")
@@ -129,12 +134,7 @@ class LadderPanel(Panel):
         """Shows nothing; what went wrong with an earlier result says nothing of the next one."""
         self.store.problems.clear()
         self.store.lost.clear()
-        self._hold(Answered(request))
-        self._show_runs(())
-
-    def _earlier(self) -> Answered:
-        """What was measured for the plan before this panel was made, or moved."""
-        return Answered(self.plan.fixed(), self.store.remembered(plan_key(self.plan)))
+        self._take(Answered(request))
 
     @contextlib.contextmanager
     def _noted(self, what: str) -> Iterator[None]:
@@ -144,28 +144,30 @@ class LadderPanel(Panel):
         except Cancelled:
             raise
         except (PerfkitError, OSError) as problem:
-            self.answer = replace(self.answer, notices=(*self.answer.notices, f"{what}: {problem}"))
+            self._take(replace(self.answer, notices=(*self.answer.notices, f"{what}: {problem}")))
 
     def _measure(self, job: Job) -> None:
         self._climb(job)
         if not job.request.recorded:
             self.store.remember(plan_key(job.request), self.runs[0].session)
+            self._check(job)
             with self._noted("The steps could not be drawn"):
                 self._steps(job.progress)
+
+    def _check(self, job: Job) -> None:
+        """Finds out what else is to be known of a result that is remembered."""
 
     def _climb(self, job: Job) -> None:
         """Measures what a job asks for. Raises what went wrong, also in a run, and what was stopped."""
         before = self.answer
-        shown = self.runs
         earlier = job.before.runs if job.before else ()
         self._clear(job.request)
-        runs: Sequence[Run] = ()
         try:
             runs = climb(job.request, self.store, job.progress, earlier)
-        finally:
-            answer = after(before, job, runs)
-            self._hold(answer)
-            self._show_runs(shown if answer is before else answer.runs)
+        except BaseException:
+            self._take(after(before, job, ()))
+            raise
+        self._take(after(before, job, runs))
         # Each reason once, with the first run that it ended; what failed earlier has been told.
         failures = [run for run in reversed(runs) if run.status == "failed" and run not in earlier]
         failed = {run.reason: run.title for run in failures}
@@ -221,7 +223,7 @@ class LadderPanel(Panel):
 
 def _recipes(plan: Plan) -> list[Recipe]:
     """What a plan measures; what the controls change is not looked at."""
-    return [stage.recipe for stage in staging.all_stages(staging.described(plan.trying(changes={})))]
+    return [stage.recipe for stage in staging.all_stages(plan.trying(changes={}).source())]
 
 
 def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = None) -> Parity | None:
@@ -245,6 +247,11 @@ class RecipePanel(LadderPanel):
     def __init__(self, recipes: Recipes, workload: str | None = None, **where: Unpack[Where]) -> None:
         self.titles = recipes
         super().__init__(["baseline"], workload, **where)
+
+    def _completed(self, plan: Plan) -> Plan:
+        plain = plan.source().baseline()
+        recipes = {title: plain.replace(**changes) for title, changes in (self.titles or {}).items()}
+        return plan.trying(recipes=tuple(recipes.items()))
 
     def __getitem__(self, title: str) -> Run:
         runs = {run.title: run for run in self.results() if run.status == "ok"}

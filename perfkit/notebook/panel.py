@@ -67,7 +67,7 @@ class Panel(Sectioned):
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
         usable = [widget for widget in _tree(self.widget) if widget.has_trait("disabled")]
         self._inputs = [widget for widget in usable if widget is not self._stop]
-        self._hold(Answered(self.plan))
+        self._take(Answered(self.plan))
         self._set_busy(False)
         _replace_older(self, key)
 
@@ -139,7 +139,7 @@ class Panel(Sectioned):
         if lost:
             raise StoreError(lost, "What was measured is shown above; it is not kept")
 
-    def _hold(self, answer: Answered) -> None:
+    def _take(self, answer: Answered) -> None:
         """Takes over an answer. *Continue* is there only where it can decide something."""
         self.answer = answer
         if answer.can_continue:
@@ -147,11 +147,9 @@ class Panel(Sectioned):
         else:
             self._more.add_class("pk-off")
 
-    def _show_runs(self, runs: Sequence[Run]) -> None:
-        self.answer = replace(self.answer, runs=runs)
-
     def _add_run(self, run: Run) -> None:
-        self._show_runs([*self.runs, run])
+        """Shows a run that has just ended."""
+        self._take(replace(self.answer, runs=[*self.runs, run]))
 
     def _begin(self, work: Work, output: CellOutput, before: Answered | None = None) -> Job | None:
         """A job that may run now; None while another one is under way."""
@@ -175,13 +173,17 @@ class Panel(Sectioned):
 
     def _request(self, before: Answered | None) -> Plan:
         """What a job measures, with its code as it is now; one that continues another measures the same."""
-        now = self._planned_now()
         if before is None:
-            return now
+            self._refresh()
+            return self._planned_now()
+        now = self._planned_now()
         if now.subject.code != before.request.subject.code:
             what = f"the code of {now.subject.workload} has changed since these rounds were measured"
             raise InvalidValue(what, "Press Run: it measures the code as it is now")
         return before.request
+
+    def _refresh(self) -> None:
+        """Brings the plan up to date before it is measured."""
 
     def _planned_now(self) -> Plan:
         """The plan, with its code as it is now."""

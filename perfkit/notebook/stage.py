@@ -2,10 +2,10 @@
 
 import contextlib
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 import ipywidgets as widgets
 
@@ -20,7 +20,7 @@ from perfkit.rules import why_not
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
 from perfkit.studies import decisions, planning, staging
-from perfkit.studies.job import Answered, Job
+from perfkit.studies.job import Job
 from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
@@ -58,22 +58,21 @@ class StagePanel(LadderPanel):
         if own:
             self.controls.set(own)
 
-    def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
-        plan = super()._planned(device, settings).trying(below=True)
+    def _completed(self, plan: Plan) -> Plan:
+        plan = plan.trying(below=True)
         self._decided = decisions.decided(self.store, plan)
         if not plan.recorded:
             climbed = decisions.settings(self._decided, below(self.optimization.name))
             plan = plan.trying(settings={**climbed, **plan.ladder.settings})
-        staging.all_stages(staging.described(plan))  # raises where the loop below the stage cannot run
+        staging.all_stages(plan.source())  # raises where the loop below the stage cannot run
         return plan
 
-    def _request(self, before: Answered | None) -> Plan:
-        if before is None:  # other panels may have kept or dropped stages since
-            guess = self._guess.value
-            self._move(self.device, self._settings)
-            self._guess.value = guess
-            self._show_climb()
-        return super()._request(before)
+    def _refresh(self) -> None:
+        """Other panels may have kept or dropped stages since."""
+        guess = self._guess.value
+        self._move(self.device, self._settings)
+        self._guess.value = guess
+        self._show_climb()
 
     def _set_changes(self) -> None:
         """Measuring waits for Run; results of other switches are no longer shown."""
@@ -81,26 +80,23 @@ class StagePanel(LadderPanel):
         if plan != self.plan:
             self.plan = plan
             self.status.say("press Run to measure")
-            super()._moved()
+            self._show_with_guess()
 
     def _moved(self) -> None:
         """Shows the switches as they can act there, as far as the workload's class declares it."""
-        source = staging.described(self.plan)
+        source = self.plan.source()
         stage = staging.all_stages(source)[-1]
         self.controls.offer(stage.recipe, partial(why_not, target=source.target))
         self.plan = self.plan.trying(changes=self.controls.changes())
         elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
         self.status.say(elsewhere if stage.reason else "ready")
-        super()._moved()
+        self._show_with_guess()
         self._show_climb()
 
-    def _earlier(self) -> Answered:
-        answer = super()._earlier()
-        run = self._run_of(answer.runs)
-        if run is None:
-            return answer
-        self._guess.value = self.store.guess(run.id) or 0.0
-        return replace(answer, proof=self.store.proof(run.id))
+    def _show_with_guess(self) -> None:
+        self._show_earlier()
+        if run := self._run_of(self.runs):
+            self._guess.value = self.store.guess(run.id) or 0.0
 
     @property
     def guess(self) -> float | None:
@@ -128,7 +124,7 @@ class StagePanel(LadderPanel):
 
     def _show_climb(self) -> None:
         climbed = " · ".join(_kept_in_words(self._decided[name]) for name in LADDER if name in self._decided)
-        below = staging.all_stages(staging.described(self.plan))[0].recipe
+        below = staging.all_stages(self.plan.source())[0].recipe
         switched = below.describe(Recipe(batch_size=self.plan.subject.size.batch_size))
         words = f"The climb so far: {climbed}. This stage is measured on top of {switched}."
         self._decisions.value = html.escape(words) if climbed else ""
@@ -141,22 +137,17 @@ class StagePanel(LadderPanel):
         run = self._run_of(self.runs)
         return run if run and run.status == "ok" and not self.plan.recorded else None
 
-    def _climb(self, job: Job) -> None:
-        """Keeps the guess with its result at once: what comes next can be stopped."""
-        guess = self.guess
-        super()._climb(job)
-        if run := self._own_run():
-            self.store.mark(run.id, guess=guess)
-
-    def _measure(self, job: Job) -> None:
-        super()._measure(job)
+    def _check(self, job: Job) -> None:
         run = self._own_run()
-        if run is None or run.simulated:
+        if run is None:
+            return
+        self.store.mark(run.id, guess=self.guess)  # at once: what comes next can be stopped
+        if run.simulated:
             return
         job.progress.reach(0.99)
         with self._noted("Whether it trains the same could not be checked"):
             found = proof(job.request, run.title, Recipe.from_dict(run.recipe), job.progress)
-            self.answer = replace(self.answer, proof=found)
+            self._take(replace(self.answer, proof=found))
         if self.answer.proof:
             self.store.prove(run.id, self.answer.proof)
 
@@ -183,7 +174,7 @@ class StagePanel(LadderPanel):
         article = [f"The article: {published}."] if published else []
         diff: list[Content] = []
         with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
-            title, lines = staging.stage_diff(staging.described(self.answer.request))
+            title, lines = staging.stage_diff(self.answer.request.source())
             diff.append(Section(title, [Code(lines, "diff")]))
         parity = tables.parity(self.answer.proof) if self.answer.proof else ()
         card = Section("The card", [Markdown(self.optimization.card()), *article], folded=True)

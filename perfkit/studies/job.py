@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from perfkit.errors import Cancelled
-from perfkit.results import Comparison, Parity, Run
+from perfkit.results import Comparison, Parity, Run, RunStore
 from perfkit.studies.compare import Candidate
+from perfkit.studies.decisions import plan_key
 from perfkit.studies.sources import Plan, Progress, Update
 
 State = Literal["idle", "running", "stopping", "done", "stopped", "failed"]
@@ -139,7 +140,7 @@ def after(before: Answered, job: Job, runs: Sequence[Run]) -> Answered:
     """The answer that a job leaves, by the `runs` that its study returned: none if it raised.
 
     A job that was stopped or failed leaves the one `before`, unless every run that has rounds in it has some
-    now. Further rounds of the same programs change nothing else that is known of them.
+    now. Of the same request, the programs are the same, and so is what else is known of them.
     """
     has_ended = all(run.status in ("ok", "not_applicable") for run in runs)
     if runs and has_ended and not job.progress.cancelled.is_set():
@@ -149,4 +150,11 @@ def after(before: Answered, job: Job, runs: Sequence[Run]) -> Answered:
     keeps_all = all(run.title in measured for run in before.runs if run.status == "ok")
     if not runs or not keeps_all or list(runs) == list(before.runs):
         return before
-    return replace(before, runs=runs) if job.before else Answered(job.request, runs)
+    return replace(before, runs=runs) if job.request == before.request else Answered(job.request, runs)
+
+
+def remembered(plan: Plan, store: RunStore) -> Answered:
+    """What was measured earlier for a plan, and whether its stage trains the same; no runs if nothing was."""
+    runs = store.remembered(plan_key(plan))
+    proofs = [store.proof(run.id) for run in runs]
+    return Answered(plan.fixed(), runs, proof=next(filter(None, proofs), None))

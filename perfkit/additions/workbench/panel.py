@@ -1,6 +1,6 @@
 """The workbench: every switch as a control, the history of runs, their comparison, their scripts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -62,10 +62,11 @@ class Workbench(LadderPanel):
 
     def _moved(self) -> None:
         """Offers the switches that the workload's class declares, and shows the runs of this workload."""
-        source = staging.described(self.plan)
+        source = self.plan.source()
         self.controls.offer(source.baseline(), partial(why_not, target=source.target))
         self.plan = self.plan.trying(recipes=self._recipes())
         self._clear(self.plan)
+        self._list(())
         if self.plan.recorded:
             self.history.ticked = [*self._listed]
         self._compare()
@@ -75,7 +76,7 @@ class Workbench(LadderPanel):
         recipes = self._recipes()
         if recipes != self.plan.ladder.recipes:
             self.plan = self.plan.trying(recipes=recipes)
-            self._hold(Answered(self.plan))
+            self._take(Answered(self.plan))
             self.status.say("press Run to measure")
 
     def _recipes(self) -> tuple[tuple[str, Recipe], ...]:
@@ -89,9 +90,8 @@ class Workbench(LadderPanel):
         """The ticked runs."""
         return [run for name, run in self._listed.items() if name in self.history.ticked]
 
-    def _show_runs(self, runs: Sequence[Run]) -> None:
-        """Lists the current history, and ticks these runs."""
-        ids = {run.id for run in runs}
+    def _list(self, ids: Collection[str]) -> None:
+        """Lists the current history, and ticks the runs of these ids."""
         history = self._history()
         self._listed = {run.id: run for run in history}
         with self.history.hold_sync():
@@ -116,12 +116,16 @@ class Workbench(LadderPanel):
 
     def _measure(self, job: Job) -> None:
         """Measures the recipe that the job requests, with the baseline."""
-        before = self.answer
+        before, ticked = self.answer, self.history.ticked
+        self._list(())
         try:
             self._climb(job)
         finally:
-            if self.answer is not before:  # else the profile, if any, is still the newest result
+            if self.answer is before:  # the profile, if any, is still the newest result
+                self._list(ticked)
+            else:
                 self._profile = ()
+                self._list([run.id for run in self.answer.runs])
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows the profile below the calling cell."""
@@ -172,11 +176,11 @@ class Workbench(LadderPanel):
     def _delete(self) -> None:
         """Deletes the ticked runs. A recording's runs cannot be deleted, as they are not in the store."""
         self.store.delete([run.id for run in self.results()])
-        self._show_runs(())
+        self._list(())
 
     def _undelete(self) -> None:
         self.store.undelete()
-        self._show_runs(self.runs)
+        self._list(self.history.ticked)
 
 
 def _is_listed(run: Run) -> bool:

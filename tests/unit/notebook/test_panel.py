@@ -1,5 +1,6 @@
 """One way for work to begin and to end: in a cell it raises, from the button the panel says it."""
 
+import dataclasses
 import errno
 import itertools
 import sys
@@ -181,7 +182,7 @@ def test_stop_keeps_what_was_finished_and_a_cell_run_again_stops_the_panel_befor
     FakeStudy(monkeypatch, until_cancelled)
     panel = pk.StagePanel("data_loading", settings={"batch_size": 2})
     for stop in (panel.stop, lambda: pk.StagePanel("data_loading", settings={"batch_size": 2})):
-        panel._show_runs([])
+        panel._take(dataclasses.replace(panel.answer, runs=[]))
         press(panel, "pk-run")
         wait_until(lambda: len(panel.runs) == 1)
         others = pk.StagePanel("data_loading", settings={"batch_size": 8}), pk.Workbench()
@@ -443,8 +444,9 @@ def test_rounds_that_were_measured_before_a_stop_are_part_of_the_answer(monkeypa
     assert [*study.earlier] == joined
 
 
+@pytest.mark.parametrize("button", ["pk-continue", "pk-run"])
 @pytest.mark.parametrize("has_more", [False, True])
-def test_a_continuation_that_is_stopped_leaves_what_is_known_of_the_training(monkeypatch, has_more):
+def test_a_measurement_that_is_stopped_leaves_what_is_known_of_the_training(monkeypatch, has_more, button):
     """The study comes back with the runs that were there, or with further rounds of both."""
     base, stage = session()[:2]
     answer = [base, undecided(stage)]
@@ -460,7 +462,7 @@ def test_a_continuation_that_is_stopped_leaves_what_is_known_of_the_training(mon
         return measured(*runs)(progress)
 
     FakeStudy(monkeypatch, stopped)
-    pressed(panel, "pk-continue")
+    pressed(panel, button)
     assert panel.job.state == "stopped" and [*panel.runs] == runs
     assert proof and panel.answer.proof is proof
     assert "Parity" in terminal.text(panel.sections()) and offers_more(panel)

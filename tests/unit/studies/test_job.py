@@ -12,6 +12,7 @@ from perfkit.studies.job import Answered, Job, Stopped, after
 from tests.unit.show.fake_runs import session
 
 PLAN = SimpleNamespace(recorded="", ladder=SimpleNamespace(recipes=(), stages=("data_loading",)))
+OTHER_PLAN = SimpleNamespace(**{**vars(PLAN), "recorded": "with other code"})
 BASE, STAGE = session()[:2]
 MORE = [replace(run, id=f"{run.id} more") for run in (BASE, STAGE)]
 FAILED = replace(STAGE, id="failed", status="failed", reason="out of memory")
@@ -124,11 +125,11 @@ def test_a_job_that_continues_an_answer_knows_it():
         ([MORE[0], CANCELLED], [], True, "as it was"),
     ],
 )
-@pytest.mark.parametrize("is_continued", [True, False])
-def test_what_a_job_leaves_of_the_answer_before(returned, finished, is_stopped, left, is_continued):
-    """Further rounds, or those of a measurement of its own, which has no proof yet."""
+@pytest.mark.parametrize("is_same", [True, False])
+def test_what_a_job_leaves_of_the_answer_before(returned, finished, is_stopped, left, is_same):
+    """What is known of its programs stays if the same was asked for, by Continue or by Run."""
     before = Answered(PLAN, [BASE, STAGE], ("no picture",), Parity("AMP", "bitwise", [], False, {}))
-    job = Job(lambda job: None, PLAN, before=before if is_continued else None)
+    job = Job(lambda job: None, PLAN if is_same else OTHER_PLAN)
     job.runs = tuple(finished)
     if is_stopped:
         job.stop()
@@ -137,5 +138,5 @@ def test_what_a_job_leaves_of_the_answer_before(returned, finished, is_stopped, 
         assert answer is before
         return
     assert [*answer.runs] == [*(returned or finished)]
-    known = (before.notices, before.proof) if is_continued and left == "with further rounds" else ((), None)
+    known = (before.notices, before.proof) if is_same and left == "with further rounds" else ((), None)
     assert (answer.notices, answer.proof) == known
