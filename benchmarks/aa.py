@@ -84,13 +84,13 @@ def measured(sides: dict[str, dict[str, Value]], budget_s: float, precision: flo
     for known in list(zygote._zygotes.values()):
         known.close()
     plan = perfkit.plan("photos", "quick", ["baseline"], device="cpu")
-    with plan.open() as source:
-        base = source.baseline()
+    with plan.open() as session:
+        base = session.source.baseline()
         stages = [Stage(title, title, base.replace(**change)) for title, change in sides.items()]
         rule = dataclasses.replace(
             plan.rule, budget=Budget(1e9, budget_s), goal=Goal(precision) if precision else None, cached=0
         )
-        return source.measure(stages, rule)
+        return session.measure(stages, rule)
 
 
 def print_spread(runs: list[Run]) -> None:

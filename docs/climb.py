@@ -30,7 +30,7 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.schema import AGAIN
-from perfkit.studies.sources import Plan, Source, Study
+from perfkit.studies.sources import Plan, Session, Source, Study
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "data" / "recordings"
@@ -132,16 +132,16 @@ def simulate(knobs: Sequence[Knob] = ARTICLE, only: Sequence[str] = ()) -> Climb
     """Predicts all combinations of the article's switches on its GPU, or `only` some, without their gains."""
     plan = perfkit.plan(device="sim:v100", host="article")
     predictions, found = dict[str, Any](), dict[str, Shown]()
-    with plan.open(study=Study.STEPS) as source:
-        plain = _script(plan, source, Recipe())
+    with plan.open(study=Study.STEPS) as session:
+        plain = _script(plan, session.source, Recipe())
         for key, sets in combinations(knobs):
             if only and key not in only:
                 continue
             recipe = Recipe().replace(**sets)
-            diff = _diff(plain, _script(plan, source, recipe))
+            diff = _diff(plain, _script(plan, session.source, recipe))
             try:
-                predictions[key] = source.prediction(recipe)
-                found[key] = msgspec.structs.replace(_predicted(predictions[key], source), diff=diff)
+                predictions[key] = session.prediction(recipe)
+                found[key] = msgspec.structs.replace(_predicted(predictions[key], session), diff=diff)
             except RunFailed as problem:
                 found[key] = Shown(why=str(problem).splitlines()[0], diff=diff)
             _say(f"{len(found)} {recipe.describe()}")
@@ -151,7 +151,7 @@ def simulate(knobs: Sequence[Knob] = ARTICLE, only: Sequence[str] = ()) -> Climb
         }
         first = _gain(own, predictions["0" * len(knobs)])
         found[key] = msgspec.structs.replace(found[key], gain=first, next=gains)
-    gpu = source.prediction(Recipe())
+    gpu = session.prediction(Recipe())
     return Climb(
         title="simulated V100",
         simulated=True,
@@ -162,11 +162,11 @@ def simulate(knobs: Sequence[Knob] = ARTICLE, only: Sequence[str] = ()) -> Climb
     )
 
 
-def _predicted(prediction: Any, source: Source) -> Shown:
+def _predicted(prediction: Any, session: Session) -> Shown:
     outcome, recipe = prediction.steady, prediction.recipe
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "steps.json")
-        source.look(recipe, "profile", path=str(path), active=STEPS)
+        session.look(recipe, "profile", path=str(path), active=STEPS)
         lanes = sides.of_trace(path, "", FIRST)
     rate = recipe.batch_size / outcome.step_s
     return Shown(
@@ -248,15 +248,15 @@ def measure(
     groups = [others[at : at + group] for at in range(0, len(others), group)]
     part_s = 60 * minutes / len(groups)
     runs = list[Run]()
-    with plan.open() as source:
+    with plan.open() as session:
         for number, some in enumerate(groups, 1):
             rule = dataclasses.replace(plan.rule, budget=Budget(part_s, part_s), cached=2)
-            first, *more = source.measure([plain, *some], rule)
+            first, *more = session.measure([plain, *some], rule)
             if first.status != "ok":
                 raise PerfkitError(f"the plain loop could not be measured: {first.reason}", "Try again")
             runs += more if runs else [first, *more]
             _say(f"{number} of {len(groups)} groups are measured")
-            if source.stopped:
+            if session.stopped:
                 raise PerfkitError("stopped before all combinations were measured", "Nothing was written")
     return runs
 

@@ -150,8 +150,8 @@ def lanes(folder: Path) -> list[str]:
 def _pictured(runs: list[Run], where: dict[str, str]) -> Lanes:
     run = runs[-1]
     plan = perfkit.plan(run.workload, run.preset, ["baseline"], options=run.options, **where)
-    with plan.open(study=Study.STEPS) as source:
-        return panel.of_measured(runs, source)
+    with plan.open(study=Study.STEPS) as session:
+        return panel.of_measured(runs, session)
 
 
 def drills(folder: Path) -> list[str]:
@@ -174,8 +174,8 @@ def _card(asked: cards.Asked) -> cards.Recorded:
     _undisturbed([first, *runs])
     gains = {run.title: gain for run in runs if not run.is_again and (gain := run.speedup("baseline"))}
     best = max(gains, key=lambda name: gains[name].ratio)
-    with plan.open(study=Study.STEPS) as source:
-        picture = panel.of_measured([first, next(run for run in runs if run.title == best)], source)
+    with plan.open(study=Study.STEPS) as session:
+        picture = panel.of_measured([first, next(run for run in runs if run.title == best)], session)
     origin = recordings.provenance().describe()
     if first.simulated:
         origin = f"Simulated: {first.simulated.gpu}, host {asked.host}; nothing ran on a GPU"

@@ -20,7 +20,7 @@ _CORE = {
     "RunStore": "perfkit.results.store:RunStore",
     "Stopped": "perfkit.studies.job:Stopped",
     "climb": "perfkit.studies.climb:climb",
-    "compare": "perfkit.studies.named:compare",
+    "compare": "perfkit.studies.compare:compare",
     "plan": "perfkit.studies.planning:plan",
 }
 

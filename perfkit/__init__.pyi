@@ -10,8 +10,8 @@ from perfkit.results.comparison import Comparison as Comparison
 from perfkit.results.run import Run as Run
 from perfkit.results.store import RunStore as RunStore
 from perfkit.studies.climb import climb as climb
+from perfkit.studies.compare import compare as compare
 from perfkit.studies.job import Stopped as Stopped
-from perfkit.studies.named import compare as compare
 from perfkit.studies.planning import plan as plan
 from perfkit.studies.sources import Plan as Plan
 from perfkit.studies.sources import Progress as Progress

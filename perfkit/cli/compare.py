@@ -45,7 +45,7 @@ def compare(
     with keeping as store:
         with options.progress() as follow:
             if gate.limit is not None:
-                plan.source(follow).require(Study.GATE)
+                plan.source().require(Study.GATE)
             known = comparing.earlier_comparison(a, b, plan, store) if store and more else None
             result = comparing.compare_candidates(a, b, plan, known, follow, store)
         verdict = None if gate.limit is None else gate_code(result, gate.limit)

@@ -20,7 +20,7 @@ def export(
     """Writes the standalone training script of a recipe; it does not need perfkit."""
     check_writable(out)
     plan = training.plan([stage or "baseline"]).trying(below=True)
-    source = staging.described(plan, load=True)
+    source = staging.loaded(plan)
     recipe = staging.acting(source).recipe
     options = source.description.options
     text = exports.script(recipe, plan.subject.workload, options, plan.subject.device, training.seed, steps)
@@ -29,5 +29,5 @@ def export(
 
 def diff(stage: Annotated[str, typer.Argument(help="such as amp")], training: TrainingOptions) -> None:
     """Shows what a stage changes in the training script: here, or on a GPU if it cannot act here."""
-    title, text = staging.stage_diff(staging.described(training.plan([stage]).trying(below=True), load=True))
+    title, text = staging.stage_diff(staging.loaded(training.plan([stage]).trying(below=True)))
     sys.stdout.write(f"# {title}\n{text}")

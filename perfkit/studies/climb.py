@@ -14,7 +14,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import Decision, Rounds, Run, RunStore, continued, keep, rated, stats
 from perfkit.show import units
 from perfkit.studies import staging
-from perfkit.studies.sources import Plan, Progress, Source, Study
+from perfkit.studies.sources import Plan, Progress, Session, Source, Study
 
 END_SIDES = 3  # the baseline, everything kept, and the baseline again
 CACHED = 2  # slices on a cached batch: the time of a ladder goes into rounds
@@ -35,9 +35,9 @@ def climb(
     """
     progress = progress or Progress()
     runs: list[Run] = []
-    with plan.open(progress, store=store) as source:
-        stored = source.stored()
-        for run in stored or _runs_of(source, earlier):
+    with plan.open(progress, store=store) as session:
+        stored = session.source.stored()
+        for run in stored or _runs_of(session, earlier):
             if not (stored or run in earlier):
                 keep(store, run)
             progress.finish(run)
@@ -66,20 +66,21 @@ def _continues(run: Run, before: Run) -> bool:
     return is_same and before.status == "ok"
 
 
-def _runs_of(source: Source, earlier: Sequence[Run]) -> Iterator[Run]:
+def _runs_of(session: Session, earlier: Sequence[Run]) -> Iterator[Run]:
+    source = session.source
     ladder = source.plan.ladder
     if not ladder.recipes and len(ladder.stages) > 1:
         if source.is_costly:
-            yield from _Climb(source, groups(ladder.stages)).runs()
+            yield from _Climb(session, groups(ladder.stages)).runs()
         else:
-            yield from _ComputedClimb(source, [[name] for name in ladder.stages]).runs()
+            yield from _ComputedClimb(session, [[name] for name in ladder.stages]).runs()
         return
     rows = staging.all_stages(source)
     if ladder.below and rows[-1].reason:  # there is nothing to compare it with
         rows = rows[-1:]
     if sum(not stage.reason for stage in rows) > 1 and _repeats(source):
         rows = [*rows, staging.again(rows[0])]
-    runs = source.measure(rows, source.plan.rule)
+    runs = session.measure(rows, source.plan.rule)
     yield from with_earlier(runs, earlier) if earlier else runs
 
 
@@ -123,8 +124,9 @@ class _Climb:
     The baseline is measured with the first group; later ones are compared with it by what was kept between.
     """
 
-    def __init__(self, source: Source, groups: Sequence[Sequence[str]]) -> None:
-        self._source = source
+    def __init__(self, session: Session, groups: Sequence[Sequence[str]]) -> None:
+        self._session = session
+        self._source = source = session.source
         self._groups = groups
         self._base = staging.first(source.plan, source.target)
         self._time = _Time(source.plan.rule)
@@ -145,7 +147,7 @@ class _Climb:
             yield from self._end(kept)
 
     def _goes_on(self, base: Run) -> bool:
-        return base.status == "ok" and not self._source.stopped
+        return base.status == "ok" and not self._session.stopped
 
     def _references(self, kept: Stage) -> list[Stage]:
         """What a group is measured with; what is kept comes last."""
@@ -179,7 +181,7 @@ class _Climb:
         """Measures the stages of a group next to what is kept: what is kept then, and the runs."""
         candidates = self._candidates(number, kept.stage.recipe)
         if all(stage.reason for stage in candidates):  # nothing is measured again for them
-            return kept, self._source.measure(candidates, self._source.plan.rule)
+            return kept, self._session.measure(candidates, self._source.plan.rule)
         references = self._references(kept.stage)
         found = self._in_its_time(number, kept.stage.recipe, [*references, *candidates])
         before = found[len(references) - 1]
@@ -195,8 +197,8 @@ class _Climb:
     def _in_its_time(self, number: int, kept: Recipe, stages: Sequence[Stage]) -> list[Run]:
         """Measures stages in the share of a group, or of the end, of what time is left."""
         rule, later_s = self._time.share(self._sides_from(number, kept))
-        with self._source.progress.part(number, len(self._groups) + 1, later_s):
-            return self._source.measure(stages, rule)
+        with self._session.progress.part(number, len(self._groups) + 1, later_s):
+            return self._session.measure(stages, rule)
 
     def _sides_from(self, number: int, kept: Recipe) -> list[int]:
         """How many sides this group, each later one and the end have; a slow start counts twice."""

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS, Stage, StopRule
 from perfkit.recipe import Value, parse_settings
-from perfkit.results import Comparison, Run, RunStore, continued, keep, rated, stats
+from perfkit.results import Comparison, Run, RunStore, continued, keep, rated, stats, warning_store
 from perfkit.rules import joined
-from perfkit.studies import staging
+from perfkit.studies import planning, staging
 from perfkit.studies.sources import Plan, Progress, Source, Study
 
 
@@ -30,8 +30,20 @@ def candidate(text: str, plan: Plan) -> Candidate:
     if text not in OPTIMIZATIONS:
         raise one_of(text, list(OPTIMIZATIONS), "stage", see=", or settings such as workers=2,amp=bf16")
     above = () if text == "baseline" else (text,)
-    stage = staging.acting(staging.described(plan.trying(stages=above, below=True), load=True))
+    stage = staging.acting(staging.loaded(plan.trying(stages=above, below=True)))
     return Candidate(stage.title, stage.recipe.to_dict())
+
+
+def compare(a: str, b: str, plan: Plan | None = None, progress: Progress | None = None) -> Comparison:
+    """Measures how many times as fast B is as A, stages or settings (`workers=2,amp=bf16`); stores both.
+
+    Without a `plan`, it measures on this machine for as long as `perfkit compare` does.
+    """
+    plan = plan or planning.plan().until()
+    with warning_store() as store:
+        return compare_candidates(
+            candidate(a, plan), candidate(b, plan), plan, progress=progress, store=store
+        )
 
 
 def compare_candidates(
@@ -48,23 +60,28 @@ def compare_candidates(
     until then. The rounds are added to those of an `earlier` comparison of the same two. The `store` keeps
     the runs, and knows how far equal processes differ; what it cannot keep is in its `lost`.
     """
-    with plan.open(progress or Progress(), Study.COMPARISON, store) as source:
-        return compare_by(source, a, b, plan.rule, earlier)
+    with plan.open(progress or Progress(), Study.COMPARISON, store) as session:
+        pair = session.measure(stages_of(a, b, session.source), rule_of_two(plan.rule))
+        return compared(pair, store, earlier)
 
 
-def compare_by(
-    source: Source, a: Candidate, b: Candidate, rule: StopRule, earlier: Comparison | None = None
-) -> Comparison:
-    """Measures B and A as `compare_candidates` does, by a source that is entered."""
-    rule = replace(rule, rounds=max(stats.MIN_ROUNDS, rule.rounds), cached=0)
-    pair = source.measure(stages_of(a, b, source), rule)
+def rule_of_two(rule: StopRule) -> StopRule:
+    """The rule of a comparison: enough rounds for a verdict, and no slice on a cached batch."""
+    return replace(rule, rounds=max(stats.MIN_ROUNDS, rule.rounds), cached=0)
+
+
+def compared(pair: Sequence[Run], store: RunStore | None, earlier: Comparison | None = None) -> Comparison:
+    """The comparison of A and B, measured together, with the rounds of the earlier one; both are kept."""
     if not all(run.status == "ok" for run in pair):
-        raise _failure(pair, source.store)
+        raise _failure(pair, store)
+    a, b = pair
     if earlier:
-        first = continued(earlier.a, pair[0])
-        pair = [first, rated(continued(earlier.b, pair[1]), first)]
-    keep(source.store, *pair)
-    return compared(*pair)
+        a = continued(earlier.a, a)
+        b = rated(continued(earlier.b, b), a)
+    keep(store, a, b)
+    pairing = b.pairing("previous")
+    assert pairing, "every side of a measurement is compared with the first one"
+    return Comparison(a, b, pairing)
 
 
 def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) -> Comparison:
@@ -72,7 +89,7 @@ def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) 
 
     It has the same code, recipes, options, preset, seed, device and machine; an `InvalidValue` if none has.
     """
-    source = staging.described(plan, load=True)
+    source = staging.loaded(plan)
     first, second = stages_of(a, b, source)
     for run in store.history(workload=plan.subject.workload):
         pairing = run.pairing("previous")
@@ -107,13 +124,6 @@ def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:
     then: list[Any] = [run.stage, run.recipe, run.workload, run.options]
     then += [run.code, run.preset, run.seed, run.device, run.machine.get("id")]
     return run.status == "ok" and json.dumps(then, sort_keys=True) == json.dumps(now, sort_keys=True)
-
-
-def compared(a: Run, b: Run) -> Comparison:
-    """The comparison of two runs that were measured together: B with the one before it."""
-    pairing = b.pairing("previous")
-    assert pairing, "every side of a measurement is compared with the first one"
-    return Comparison(a, b, pairing)
 
 
 def _failure(pair: Sequence[Run], store: RunStore | None) -> PerfkitError:

@@ -3,8 +3,10 @@
 import contextlib
 import platform
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
@@ -14,12 +16,12 @@ from perfkit.process import zygote
 from perfkit.process.child import Child, Conversation, environment_of
 from perfkit.process.locks import device_lock
 from perfkit.recipe import Recipe
-from perfkit.results import AGAIN, Run, RunStore, aa_pairs
+from perfkit.results import Run, RunStore, Spread, aa_pairs, stats
 from perfkit.rules import Target
 from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record
-from perfkit.studies.sides import Machine, Measured, Side
-from perfkit.studies.sources import Ladder, Plan, Progress, Request, Source, Subject
+from perfkit.studies.sides import AskMore, Machine, Measured, Side
+from perfkit.studies.sources import Ladder, Plan, Progress, Request, Session, Source, Subject
 from perfkit.worker.messages import Description, Trained
 
 
@@ -27,14 +29,6 @@ class ThisMachine(Source):
     """Trains in child processes."""
 
     is_costly = True
-    uses_any_device: ClassVar[bool] = False  # whether what trains may use other devices than the plan's
-
-    def __init__(self, plan: Plan, progress: Progress, store: RunStore | None = None) -> None:
-        super().__init__(plan, progress, store)
-        self._session = secrets.token_hex(4)
-        self._exit = contextlib.ExitStack()
-        self._spare: Conversation | None = None
-        self._generation = 0
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
@@ -49,112 +43,133 @@ class ThisMachine(Source):
         names = LADDER if request.stages is None else tuple(request.stages)
         return Plan(Subject(workload, size, device, request.options), Ladder(names), rule, cls)
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        device = None if self.uses_any_device else self.plan.subject.device
-        return device_lock(device, self.progress.cancelled, self.progress.wait)
+    def alone(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
+        return device_lock(self.plan.subject.device, progress.cancelled, progress.wait)
 
-    def __enter__(self) -> Self:
-        with self._exit:
-            self.load()
-            self._exit = self._exit.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._exit.close()
-        zygote.end_unneeded(environment_of({}))  # most studies begin in the plain environment
-
-    def load(self) -> None:
-        """Starts the first child, which says what the workload and the device are."""
-        self._spare, self.description = self._loaded({})
-        self._spare.suspend()
+    @contextlib.contextmanager
+    def session(self, progress: Progress, store: RunStore | None) -> Iterator[Session]:
+        try:
+            with contextlib.ExitStack() as ending:
+                spare, told = Trainings(self, progress, store, ending).loaded({})
+                spare.suspend()
+                yield Trainings(replace(self, told=told), progress, store, ending, spare)
+        finally:
+            zygote.end_unneeded(environment_of({}))  # most studies begin in the plain environment
 
     @property
     def target(self) -> Target:
-        kind = self.plan.subject.kind
-        return Target(
-            device=kind,
-            offers=frozenset(self.description.offers),
-            convolves=self.description.convolves,
-            bf16=self.description.facts.bf16 is not False,
-            compiler=not devices.compiler_problem(kind),
-            glibc=platform.libc_ver()[0] == "glibc",
-        )
+        return target_of(self.plan.subject.kind, self.description)
 
+
+def target_of(kind: str, description: Description) -> Target:
+    """What a training can do on a kind of device here, by what its workload and the device have reported."""
+    return Target(
+        device=kind,
+        offers=frozenset(description.offers),
+        convolves=description.convolves,
+        bf16=description.facts.bf16 is not False,
+        compiler=not devices.compiler_problem(kind),
+        glibc=platform.libc_ver()[0] == "glibc",
+    )
+
+
+@dataclass(eq=False)
+class InRounds(Session):
+    """Trainings in processes on this machine, measured in rounds."""
+
+    ending: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Ends every process that was started."""
+    spare: Conversation | None = None  # a process in which nothing is set yet, and nobody has taken
+    id: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
+
+    @abstractmethod
     def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
-        loss_steps = 1 if has_losses else self.plan.rule.loss_steps
-        return self.train(stage.recipe, loss_steps, self.plan.rule.warmup_s)
+        """Starts a training, and says what it has reported once it is warm; see `Machine.start`."""
 
-    def train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> tuple[Conversation, Trained]:
-        """A training in a fresh process, and what that says once it is checked and warm."""
-        child = self.fresh_child(recipe)
-        seed = self.plan.subject.seed
+    def spread(self, recipes: Sequence[Recipe]) -> Spread:
+        """How far equal processes of these recipes differ here."""
+        device = self.source.plan.subject.device
+        workers = any(recipe.workers for recipe in recipes)
+        if self.store is None:
+            return stats.usual_spread(device, workers)
+        keeps = all(recipe.allocator == "keep" for recipe in recipes)
+        return self.store.spread(device, "keep" if keeps else "default", workers)
+
+    def renew(self, stages: Sequence[Stage]) -> None:
+        """Has the next processes of stages depend on nothing that earlier ones have left."""
+
+    def trained(self, child: Conversation, **how: Any) -> Trained:
+        """What a training reports once it is warm; a process that fails has ended by then."""
         try:
-            trained = child.ask("train", recipe=recipe, seed=seed, loss_steps=loss_steps, warmup_s=warmup_s)
+            return child.ask("train", **how)  # type: ignore[no-any-return]
         except BaseException:
             child.stop()
             raise
-        return child, trained
 
-    def fresh_child(self, recipe: Recipe) -> Conversation:
-        """A process that has loaded the workload, in the environment of a recipe."""
-        if self._spare and not recipe.environment():
-            spare = self._spare
-            self._spare = None
-            return spare
-        child, _ = self._loaded(recipe.environment())
-        return child
+    def measure(self, stages: Sequence[Stage], rule: StopRule, ask_more: AskMore | None = None) -> list[Run]:
+        """As any session; `ask_more` asks a side for anything else before its processes end."""
+        source = self.source
+        sides = [Side(stage) for stage in stages]
+        first = stages[0].recipe
+        spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}
+        measured = Measured(sides, spreads)
+        record = Record(self.id, source.plan, source.description, measured)
+        machine = Machine(self.start, self.renew, source.description.facts.uuid, ask_more)
+        try:
+            Measurement(measured, rule, machine, self.progress).run()
+        except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
+            self.stopped = reason
+        return record.runs()
 
-    def _loaded(self, environment: Mapping[str, str]) -> tuple[Conversation, Description]:
-        subject = self.plan.subject
-        child = Child(
-            on_progress=self.progress.phase,
-            cancelled=self.progress.cancelled,
-            timeout_s=self.plan.timeout_s,
-            environment=environment,
-            generation=self._generation,
-        )
-        self._exit.callback(child.stop)
-        description = child.ask(
-            "describe",
-            workload=subject.workload,
-            preset=subject.size.name,
-            options=dict(subject.options),
-            device=subject.device,
-            code=subject.code,
-        )
-        return child, description
+
+@dataclass(eq=False)
+class Trainings(InRounds):
+    """Processes that train a workload; each has loaded it."""
+
+    _generation: int = field(default=0, init=False)
+
+    def measure(self, stages: Sequence[Stage], rule: StopRule, ask_more: AskMore | None = None) -> list[Run]:
+        if self.spare:  # nothing else has a zygote yet
+            self._prepare([stage for stage in stages if not stage.reason])
+        try:
+            runs = super().measure(stages, rule, ask_more)
+        finally:
+            zygote.end_generation(self._generation)
+            self._generation = 0
+        for run in runs:
+            if self.store and run.is_again and run.pairings:
+                recipe = Recipe.from_dict(run.recipe)
+                pairs = aa_pairs(run.pairings[0])
+                self.store.add_noise(run.device, recipe.allocator, recipe.workers > 0, pairs)
+        return runs
+
+    def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
+        rule = self.source.plan.rule
+        return self._train(stage.recipe, 1 if has_losses else rule.loss_steps, rule.warmup_s)
 
     def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
-        rule = self.plan.rule
-        child, _ = self.train(recipe, rule.loss_steps, rule.warmup_s if warm else 0.0)
+        rule = self.source.plan.rule
+        child, _ = self._train(recipe, rule.loss_steps, rule.warmup_s if warm else 0.0)
         try:
             return child.ask(question, **arguments)
         finally:
             child.stop()
 
-    def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
-        sides = [Side(stage) for stage in stages]
-        how = Machine(self.start, self.renew, self.description.facts.uuid, self.ask_more)
-        first = stages[0].recipe
-        spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}
-        measured = Measured(sides, spreads)
-        record = Record(self._session, self.plan, self.description, measured)
-        if self._spare:  # nothing else has a zygote yet
-            self._prepare([side.stage for side in measured.open()])
-        try:
-            Measurement(measured, rule, how, self.progress).run()
-        except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
-            self.stopped = reason
-        finally:
-            zygote.end_generation(self._generation)
-            self._generation = 0
-        runs = record.runs()
-        for run, stage in zip(runs, stages, strict=True):
-            if self.store and stage.name == AGAIN and run.pairings:
-                recipe = stage.recipe
-                pairs = aa_pairs(run.pairings[0])
-                self.store.add_noise(self.plan.subject.device, recipe.allocator, recipe.workers > 0, pairs)
-        return runs
+    def _train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> tuple[Conversation, Trained]:
+        """A training in a fresh process, and what that says once it is checked and warm."""
+        child = self.fresh_child(recipe)
+        seed = self.source.plan.subject.seed
+        how = {"recipe": recipe, "seed": seed, "loss_steps": loss_steps, "warmup_s": warmup_s}
+        return child, self.trained(child, **how)
+
+    def fresh_child(self, recipe: Recipe) -> Conversation:
+        """A process that has loaded the workload, in the environment of a recipe."""
+        if self.spare and not recipe.environment():
+            spare = self.spare
+            self.spare = None
+            return spare
+        child, _ = self.loaded(recipe.environment())
+        return child
 
     def renew(self, stages: Sequence[Stage]) -> None:
         """Has the next processes of stages come from new zygotes."""
@@ -167,5 +182,23 @@ class ThisMachine(Source):
         for stage in stages:
             zygote.prepare(environment_of(stage.recipe.environment()), self._generation)
 
-    def ask_more(self, side: Side) -> None:
-        """Asks a side for anything else that is needed before its processes end."""
+    def loaded(self, environment: Mapping[str, str]) -> tuple[Conversation, Description]:
+        """A process that has loaded the workload, and what it says of that."""
+        subject = self.source.plan.subject
+        child = Child(
+            on_progress=self.progress.phase,
+            cancelled=self.progress.cancelled,
+            timeout_s=self.source.plan.timeout_s,
+            environment=environment,
+            generation=self._generation,
+        )
+        self.ending.callback(child.stop)
+        description = child.ask(
+            "describe",
+            workload=subject.workload,
+            preset=subject.size.name,
+            options=dict(subject.options),
+            device=subject.device,
+            code=subject.code,
+        )
+        return child, description

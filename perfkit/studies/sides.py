@@ -52,16 +52,18 @@ class Round:
     slices: dict[Side, Block] = field(default_factory=dict)
     taken: dict[Side, float] = field(default_factory=dict)
     """The share of the cores, or of the GPU, that others took meanwhile."""
+    sampled: dict[Side, list[float]] = field(default_factory=dict)  # of the GPU's utilization meanwhile
 
     @property
     def disturbed(self) -> float:
         return max(self.taken.values(), default=0.0)
 
-    def add(self, side: Side, block: Block, taken: float) -> None:
+    def add(self, side: Side, block: Block, taken: float, sampled: list[float]) -> None:
         """Adds a slice of a side; if it was measured twice, the less disturbed one counts."""
         if side not in self.slices or taken < self.taken[side]:
             self.slices[side] = block
             self.taken[side] = taken
+            self.sampled[side] = sampled
 
 
 @dataclass
@@ -88,6 +90,9 @@ class Crowded(Exception):
         self.fitting = fitting
 
 
+AskMore = Callable[[Side], None]  # asks a side for something before its processes end
+
+
 @dataclass
 class Machine:
     """What a measurement needs of the machine, so that a test can replace it."""
@@ -97,7 +102,7 @@ class Machine:
     renew: Callable[[Sequence[Stage]], None] = lambda stages: None
     """Makes the next processes of these stages as independent of the earlier ones as possible."""
     gpu: str | None = None  # the UUID of the GPU that trains
-    ask_more: Callable[[Side], None] = lambda side: None
+    ask_more: AskMore | None = None
     clock: Callable[[], float] = time.monotonic
     order: random.Random = field(default_factory=random.SystemRandom)
     """Decides who is started and who takes a slice first: never by the seed of a recipe."""

@@ -21,20 +21,17 @@ class Slices:
         self._machine = machine
         self.utilization: list[float] = []
         """Of the GPU, sampled all the time; a slice has the samples that were added meanwhile."""
-        self._sampled: dict[Side, list[float]] = {}
-        """Those of the slices of this round that count: one that is taken again has others."""
 
     def take_round(self, sides: Sequence[Side], is_in_time: bool) -> Round:
         """A slice of each side, in random order; one that others mostly took is repeated if there is time."""
         round = Round()
-        self._sampled = {}
         for side in self._machine.shuffled(sides):
             self._take(side, round)
         if is_in_time:
             for side, share in list(round.taken.items()):
                 if share > MOSTLY and side.child:
                     self._take(side, round)
-        for side, samples in self._sampled.items():
+        for side, samples in round.sampled.items():
             side.gpu_utilization += samples
         return round
 
@@ -55,9 +52,7 @@ class Slices:
         share = cores.taken_share(before, cores.cpu_times(side.child.tree.cpu_s()))
         if self._machine.gpu:
             share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, side.child.pids()))
-        if side not in round.taken or share < round.taken[side]:
-            self._sampled[side] = self.utilization[sampled:]
-        round.add(side, block, share)
+        round.add(side, block, share, self.utilization[sampled:])
 
     def _give_up(self, side: Side, problem: PerfkitError) -> None:
         """A slice has failed: the side leaves, or the measurement goes on in another way or ends."""

@@ -19,7 +19,7 @@ from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder.catalogue import TOGETHER, Budget, Goal, Size, Stage, StopRule, optimization
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, Value, switches
-from perfkit.results import Run, RunStore, Spread, stats
+from perfkit.results import Run, RunStore
 from perfkit.rules import Target
 from perfkit.worker.messages import Description, DeviceFacts
 
@@ -166,14 +166,14 @@ class Plan:
     subject: Subject
     ladder: Ladder
     rule: StopRule
-    make_source: Callable[["Plan", Progress, RunStore | None], "Source"]
+    make_source: Callable[["Plan"], "Source"]
     timeout_s: float | None = None  # of the start of a stage, and of each of its slices
     recorded: str = ""
     """The name of the recording that is played; the subject's device is then the recorded one."""
 
-    def source(self, progress: Progress | None = None, store: RunStore | None = None) -> "Source":
-        """Where its runs come from, not entered. A/A noise is read from the `store`, and kept there."""
-        return self.make_source(self.fixed(), progress or Progress(), store)
+    def source(self) -> "Source":
+        """Where its runs come from."""
+        return self.make_source(self.fixed())
 
     def fixed(self) -> Self:
         """The same with its code as it is now: a process that finds a different one does not train it."""
@@ -184,19 +184,21 @@ class Plan:
     @contextlib.contextmanager
     def open(
         self, progress: Progress | None = None, study: Study = Study.LADDER, store: RunStore | None = None
-    ) -> Iterator["Source"]:
-        """Its source, alone and entered; it must allow the study (`Source.require`).
+    ) -> Iterator["Session"]:
+        """A session of its source, which must allow the study (`Source.require`), and is alone there.
 
-        If a person presses Ctrl-C, it is raised after every process has ended.
+        A/A noise is read from the `store`, and kept there. If a person presses Ctrl-C, it is raised after
+        every process has ended.
         """
-        source = self.source(progress, store)
+        progress = progress or Progress()
+        source = self.source()
         source.require(study)
-        with source.alone(), source:
+        with source.alone(progress), source.session(progress, store) as session:
             try:
-                yield source
+                yield session
             finally:
-                if isinstance(source.stopped, KeyboardInterrupt):
-                    raise source.stopped
+                if isinstance(session.stopped, KeyboardInterrupt):
+                    raise session.stopped
 
     def on(self, **subject: Any) -> Self:
         return replace(self, subject=replace(self.subject, **subject))
@@ -220,29 +222,15 @@ class Plan:
         return self.trying(keep=(*self.ladder.keep, *names))
 
 
+@dataclass(frozen=True)
 class Source:
-    """Where runs come from. Entering it loads the workload; leaving it ends every process."""
+    """Where runs come from, and what can be measured there. Nothing of it runs: that is a `Session`."""
 
     refused: ClassVar[Mapping[Study, str]] = {}
     """Studies that would claim more than these runs can, with the reason."""
     is_costly: ClassVar[bool] = False  # whether each further stage that is measured takes more time
-    stopped: BaseException | None = None
-    """What stopped the measuring, a person or the training's end; what was measured until then is kept."""
-
-    def __init__(self, plan: Plan, progress: Progress, store: RunStore | None = None) -> None:
-        self.plan = plan
-        self.progress = progress
-        self.store = store
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Ends what was started."""
-
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Waits until nobody else measures there, and keeps others from it."""
-        return contextlib.nullcontext()
+    plan: Plan
+    told: Description | None = None  # what the workload and the device report; None before they are asked
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
@@ -254,9 +242,20 @@ class Source:
         """The places of this kind, in a panel's words, by device."""
         return {}
 
+    def alone(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
+        """Waits until nobody else measures there, and keeps others from it."""
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def session(self, progress: Progress, store: RunStore | None) -> Iterator["Session"]:
+        """Loads the workload. The session's source is this one with what was reported then."""
+        yield Session(self, progress, store)
+
     @cached_property
     def description(self) -> Description:
-        """What the workload and the device report; what its class declares, until the source is entered."""
+        """What the workload and the device report; before they are asked, what the class declares."""
+        if self.told:
+            return self.told
         subject = self.plan.subject
         facts = DeviceFacts(bf16=devices.accelerators().bf16) if subject.kind == "cuda" else DeviceFacts()
         presets = workloads.declared(subject.workload, "presets") or {}
@@ -271,13 +270,6 @@ class Source:
         """Where the stages run, for the rules of the switches."""
         raise NotImplementedError
 
-    def spread(self, recipes: Sequence[Recipe]) -> Spread:
-        workers = any(recipe.workers for recipe in recipes)
-        if self.store is None:
-            return stats.usual_spread(self.plan.subject.device, workers)
-        keeps = all(recipe.allocator == "keep" for recipe in recipes)
-        return self.store.spread(self.plan.subject.device, "keep" if keeps else "default", workers)
-
     def baseline(self) -> Recipe:
         """The plain program, with the plan's settings."""
         return Recipe(batch_size=self.plan.subject.size.batch_size).replace(**self.plan.ladder.settings)
@@ -285,6 +277,23 @@ class Source:
     def stored(self) -> list[Run]:
         """Runs that exist already and are shown in place of measuring; most sources have none."""
         return []
+
+    def require(self, study: Study) -> None:
+        """Refuses a study that would claim more than these runs can, with an `InvalidValue`."""
+        if study in self.refused:
+            what = f"{study} is refused on {self.plan.subject.device}: {self.refused[study]}"
+            raise InvalidValue(what, "Use --device cpu or a real GPU")
+
+
+@dataclass(eq=False)
+class Session:
+    """What a source has running. When it is left, every process has ended."""
+
+    source: Source
+    progress: Progress
+    store: RunStore | None = None
+    stopped: BaseException | None = field(default=None, init=False)
+    """What stopped the measuring, a person or the training's end; what was measured until then is kept."""
 
     def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
         """Measures stages in the same rounds, and returns a run for each, in their order.
@@ -300,9 +309,3 @@ class Source:
         It is `profile` or of an addition (`Procedures.answer`); `arguments` are its own.
         """
         raise NotImplementedError
-
-    def require(self, study: Study) -> None:
-        """Refuses a study that would claim more than these runs can, with an `InvalidValue`."""
-        if study in self.refused:
-            what = f"{study} is refused on {self.plan.subject.device}: {self.refused[study]}"
-            raise InvalidValue(what, "Use --device cpu or a real GPU")

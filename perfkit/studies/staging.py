@@ -12,7 +12,7 @@ from perfkit.ladder.catalogue import NOT_STAGES, Stage, optimization, sizing
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import AGAIN, Run
 from perfkit.rules import Target, applicable, joined
-from perfkit.studies.sources import Plan, Source
+from perfkit.studies.sources import Plan, Progress, Source
 
 
 def first(plan: Plan, target: Target) -> Stage:
@@ -70,16 +70,13 @@ def all_stages(source: Source) -> list[Stage]:
     return recipe_stages(plan.ladder.recipes, source.target) or ladder_stages(plan, source.target)
 
 
-def described(plan: Plan, load: bool = False) -> Source:
-    """A plan's source, not started; if `load`, it knows what the workload and the device report.
+def loaded(plan: Plan) -> Source:
+    """A plan's source that knows what the workload and the device report.
 
     A child loads the workload, so that this process stays clean; nothing is trained, so no lock is taken.
     """
-    source = plan.source()
-    if load:
-        with source:
-            return source
-    return source
+    with plan.source().session(Progress(), None) as session:
+        return session.source
 
 
 def acting(source: Source) -> Stage:

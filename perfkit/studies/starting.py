@@ -48,7 +48,7 @@ class Starter:
             raise
         finally:
             for side in sides:
-                if side.child:
+                if side.child and self._machine.ask_more:
                     self._machine.ask_more(side)
                 side.stop()
 

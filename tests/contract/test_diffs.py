@@ -1,5 +1,7 @@
 """For every stage: measured recipe, shown diff, exported script and the stage of the ladder agree."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -43,9 +45,7 @@ def plan(device, stages=None, below=True):
 
 
 def described(wanted):
-    source = wanted.source()
-    source.description = DESCRIPTION
-    return source
+    return replace(wanted.source(), told=DESCRIPTION)
 
 
 def stages(wanted):

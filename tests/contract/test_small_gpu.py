@@ -27,27 +27,29 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def ladder():
-    """The recipe of every stage of the default ladder on a T4, everything kept; and the source that plans it."""
+    """The recipe of every stage of the default ladder on a T4, everything kept; and the session that plans it."""
     plan = perfkit.plan(device="sim:v100", host="article")  # the plan of a step knows no GPU
-    with plan.open(study=Study.STEPS) as source:
-        target = Target("cuda", frozenset(source.description.offers), convolves=True, bf16=False, cores=2)
+    with plan.open(study=Study.STEPS) as session:
+        target = Target(
+            "cuda", frozenset(session.source.description.offers), convolves=True, bf16=False, cores=2
+        )
         sizes, recipe, found = catalogue.sizing(plan.subject.size, target), Recipe(), {}
         for name in catalogue.LADDER:
             stage = catalogue.stage(catalogue.optimization(name), recipe, sizes, target)
             if not stage.reason:
                 found[name] = recipe = stage.recipe
-        yield found, source
+        yield found, session
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_of_a_chapter_fits_into_a_t4(ladder, name):
     (chapter,) = CHAPTERS.glob(f"{STAGES[name]}_*.py")
     assert f'StagePanel("{name}")' in chapter.read_text(encoding="utf-8")
-    recipes, source = ladder
+    recipes, session = ladder
     recipe = recipes[name]
     if name == "pinning":  # the chapter adds a second stream
         recipe = recipe.replace(device_prefetch=True)
-    step = source.prediction(recipe)
+    step = session.prediction(recipe)
     most = step.peak[0] * (1 + step.memory_band) + prediction._CONTEXT + prediction._WORKSPACE
     assert most / 2**30 < GIB
     assert recipe.amp != "bf16", "a T4 has none"
@@ -55,10 +57,10 @@ def test_a_stage_of_a_chapter_fits_into_a_t4(ladder, name):
 
 def test_float32_at_the_largest_batch_would_not_fit(ladder):
     """So that the tests above can fail."""
-    recipes, source = ladder
-    wide = replace(recipes["amp"], amp="off", batch_size=source.plan.subject.size.largest_batch)
+    recipes, session = ladder
+    wide = replace(recipes["amp"], amp="off", batch_size=session.source.plan.subject.size.largest_batch)
     with pytest.raises(perfkit.PerfkitError, match="out of memory"):
-        source.prediction(wide)
+        session.prediction(wide)
 
 
 def test_the_batches_that_two_trainings_load_ahead_fit_into_shared_memory(ladder):

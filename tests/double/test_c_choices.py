@@ -63,7 +63,7 @@ def test_a_plan_that_loads_nothing_knows_the_gpu(monkeypatch):
     found = devices.Found(cuda=["a", "b"], bf16=False, imported=True)
     monkeypatch.setattr(devices, "accelerators", lambda: found)
     where = planning.plan("tests.support.toy:Toy", preset="smoke", device="cuda")
-    assert staging.described(where).target.bf16 is False
+    assert where.source().target.bf16 is False
 
 
 def test_gradients_that_gloo_averages_on_gpus_are_a_cause():
@@ -84,11 +84,11 @@ def test_tests_and_parts_for_a_gpu_expect_of_a_card_what_it_can(bf16, monkeypatc
     monkeypatch.setattr(devices, "accelerators", lambda: found)
     monkeypatch.setattr(devices, "compiler_problem", lambda device: "")
     asked = test_on_gpu.plan()
-    source = staging.described(asked)
+    source = asked.source()
     assert source.target.bf16 == bf16
     stages = staging.ladder_stages(asked, source.target)
     assert {stage.name for stage in stages if stage.reason} == test_on_gpu.cannot_act()
     for name in {*gpu.PROFILED, gpu.HALF} - {"baseline"}:
-        staging.acting(staging.described(asked.trying(stages=(name,), below=True)))
+        staging.acting(asked.trying(stages=(name,), below=True).source())
     further = asked.trying(stages=tuple(test_on_gpu.FURTHER))
     assert [stage.reason for stage in staging.ladder_stages(further, source.target) if stage.reason] == []

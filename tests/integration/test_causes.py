@@ -259,7 +259,7 @@ def folder(tmp_path, monkeypatch):
     """The folder in which scripts are started."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(watching, "_GOING_ON", 0.2)
+    monkeypatch.setattr(watching.LIMIT, "going_on", 0.2)
     scripts.fork(monkeypatch)
     return tmp_path
 

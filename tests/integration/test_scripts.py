@@ -168,7 +168,7 @@ def test_ctrl_c_ends_a_comparison_of_scripts_and_keeps_its_rounds(tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         match._replace(plan=match.plan.until(30.0)).compare(Progress(press), store)
     runs = {run.title: run for run in store.runs()}
-    assert compared(runs["a.py"], runs["b.py"]).rounds == 2
+    assert compared([runs["a.py"], runs["b.py"]], None).rounds == 2
 
 
 WORKER = """

@@ -9,6 +9,6 @@ from perfkit.studies.sources import Study
 
 def syncs(workload: str, recipe: str | None = None, steps: int = 4, **where: Any) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
-    with prepared(workload, recipe, where, study=Study.SYNCS) as (source, used):
-        report: SyncReport = source.look(used, SYNCS, warm=False, steps=steps)
+    with prepared(workload, recipe, where, study=Study.SYNCS) as (session, used):
+        report: SyncReport = session.look(used, SYNCS, warm=False, steps=steps)
         return report

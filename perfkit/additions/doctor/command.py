@@ -36,7 +36,7 @@ def doctor(
     with progress() as follow:
         checks = workshop.checks(plan, follow) if room else checkup.checkup()
     # A built-in workload declares what it offers; a workload that is named must be loaded.
-    stages = staging.all_stages(staging.described(plan, load=bool(training.workload)))
+    stages = staging.all_stages(staging.loaded(plan) if training.workload else plan.source())
     sections = checkup.sections(machine.describe(machine.facts()), checks, stages)
     record: dict[str, object] = {"checks": checks}
     with stored() if noise else contextlib.nullcontext() as store:

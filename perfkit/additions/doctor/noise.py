@@ -14,7 +14,7 @@ def measure_noise(
     budget is always spent. If measuring ended as soon as the rounds happened to be close together, their
     scatter would be attributed to the processes. If the user stops it, what was measured until then is kept.
     """
-    plan.source(progress).require(Study.NOISE)
+    plan.source().require(Study.NOISE)
     same = Candidate("A"), Candidate("A again")
     result = compare_candidates(*same, plan.until(budget_s, precision=0.0), progress=progress, store=store)
     store.add_noise(plan.subject.device, "default", False, aa_pairs(result.pairing))

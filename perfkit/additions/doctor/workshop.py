@@ -44,7 +44,7 @@ def other_programs(seconds: float) -> HealthCheck:
 def absent(plan: Plan) -> HealthCheck:
     """The chapters whose stage cannot act on this machine. They show a recording or a simulation instead."""
     ladder = planning.plan(stages=[*CHAPTERS], preset=plan.subject.size.name, device=plan.subject.device)
-    stages = [stage for stage in staging.all_stages(staging.described(ladder)) if stage.reason]
+    stages = [stage for stage in staging.all_stages(ladder.source()) if stage.reason]
     told = [f"{CHAPTERS[stage.name]} ({stage.name}): {stage.reason}" for stage in stages]
     return HealthCheck("chapters with n/a", "; ".join(told) or "none")
 

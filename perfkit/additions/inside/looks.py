@@ -20,8 +20,8 @@ _KINDS = (
 
 def memory(workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]) -> MemoryReport:
     """Reports what holds memory in a training step; arguments as for `prepared`."""
-    with prepared(workload, recipe, where) as (source, used):
-        return source.look(used, MEMORY, warm=False)  # type: ignore[no-any-return]
+    with prepared(workload, recipe, where) as (session, used):
+        return session.look(used, MEMORY, warm=False)  # type: ignore[no-any-return]
 
 
 def memory_command(
@@ -57,8 +57,8 @@ def _sizes(report: MemoryReport) -> dict[str, int | None]:
 
 def kernels(workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]) -> KernelReport:
     """Measures the device by shape, and how much of it a training uses; arguments as for `prepared`."""
-    with prepared(workload, recipe, where, study=Study.KERNELS) as (source, used):
-        return source.look(used, KERNELS)  # type: ignore[no-any-return]
+    with prepared(workload, recipe, where, study=Study.KERNELS) as (session, used):
+        return session.look(used, KERNELS)  # type: ignore[no-any-return]
 
 
 def kernel_sections(report: KernelReport) -> list[Content]:

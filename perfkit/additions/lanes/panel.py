@@ -18,7 +18,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.show import sentences
 from perfkit.show.style import Figure
-from perfkit.studies.sources import Plan, Progress, Source, Study
+from perfkit.studies.sources import Plan, Progress, Session, Study
 
 STEPS, FIRST = 36, 10
 """The number of profiled steps, and the first of the two that are shown: its work was launched, and the
@@ -40,8 +40,8 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     with contextlib.suppress(OSError, ValueError, RecursionError):  # missing, damaged, or an old version
         picture = _read(file)
     if picture is None and progress and not plan.recorded and all(map(_has_steps, runs)):
-        with plan.trying(recipes=(), stages=()).open(progress, Study.STEPS) as source:
-            picture = of_measured(runs, source)
+        with plan.trying(recipes=(), stages=()).open(progress, Study.STEPS) as session:
+            picture = of_measured(runs, session)
         file.parent.mkdir(parents=True, exist_ok=True)
         machine.write_atomically(file, msgspec.json.encode(picture))
     titles = _titles([run.title for run in runs])
@@ -62,10 +62,10 @@ def _has_steps(run: Run) -> bool:
     return run.status == "ok" and run.script is None and is_plain and device in ("cpu", "cuda", "sim")
 
 
-def of_measured(runs: Sequence[Run], source: Source) -> Lanes:
+def of_measured(runs: Sequence[Run], session: Session) -> Lanes:
     """The picture of one run or of two, from new steps like those that were measured."""
     titled = zip(_titles([run.title for run in runs]), runs, strict=True)
-    found = [_looked(source, Recipe.from_dict(run.recipe), title, run) for title, run in titled]
+    found = [_looked(session, Recipe.from_dict(run.recipe), title, run) for title, run in titled]
     return _of_runs(Lanes(found), runs)
 
 
@@ -120,16 +120,16 @@ def _side(title: str, one: Any, workload: str | None, where: SeededWhere, progre
     if any(isinstance(value, list) for value in one.values()):
         return _by_hand(title, one)
     recipe = Recipe.from_dict({**Recipe().to_dict(), **one})
-    with prepared(workload, recipe, where, progress) as (source, used):
-        return _looked(source, used, title)
+    with prepared(workload, recipe, where, progress) as (session, used):
+        return _looked(session, used, title)
 
 
-def _looked(source: Source, recipe: Recipe, title: str, run: Run | None = None) -> DrawnSide:
+def _looked(session: Session, recipe: Recipe, title: str, run: Run | None = None) -> DrawnSide:
     """Two steady steps of a recipe, like those of its run: stamped on a CPU, elsewhere from a profile."""
-    if source.plan.subject.device == "cpu":
+    if session.source.plan.subject.device == "cpu":
         step_s = run.step_s.value if run and run.step_s else None
-        return source.look(recipe, MEASURE, title=title, step_s=step_s)  # type: ignore[no-any-return]
-    side = sides.of_trace(profiled(source, recipe, STEPS), title, FIRST)
+        return session.look(recipe, MEASURE, title=title, step_s=step_s)  # type: ignore[no-any-return]
+    side = sides.of_trace(profiled(session, recipe, STEPS), title, FIRST)
     return msgspec.structs.replace(side, samples=recipe.batch_size * recipe.accumulation)
 
 

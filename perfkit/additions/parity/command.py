@@ -20,7 +20,7 @@ def parity(
     plan = training.plan()
     side = candidate(what, plan)
     with progress() as follow:
-        recipe = plan.source(follow).baseline().replace(**side.changes)
+        recipe = plan.source().baseline().replace(**side.changes)
         result = study.parity(plan, side.title, recipe, steps, progress=follow)
     code = 0 if result.ok else 1
     output.deliver(f"parity of {side.title}", tables.parity(result), result, verdict=code)

@@ -10,7 +10,7 @@ from perfkit.additions.ranks import scaled, scaling, switches, watching
 from perfkit.additions.ranks.launch import launch_of, launch_with
 from perfkit.additions.ranks.scaling import Regime
 from perfkit.additions.ranks.started import ComparedRanks
-from perfkit.additions.referee.match import Match, Observed, ScriptSide, Terms, matched
+from perfkit.additions.referee.match import Match, ScriptSide, Terms, matched
 from perfkit.additions.scripts.command import Arguments, Module, Program
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
@@ -76,12 +76,6 @@ def scale(
     output.deliver(f"scale {program}", sections, found, out=out, content=lambda: scaled.picture(found).png())
 
 
-class _Source(Observed):
-    """Launches whose ranks are asked together."""
-
-    starts = ComparedRanks
-
-
 def match(programs: list[str], settings: list[str], terms: Terms) -> Match:
     """Two scripts under one command, or one command without and with switches that are set from outside."""
     if settings:
@@ -91,4 +85,4 @@ def match(programs: list[str], settings: list[str], terms: Terms) -> Match:
         first, second, *command = programs
         old = ScriptSide(launch_with(command, first, first), first)
         new = ScriptSide(launch_with(command, second, first), second)
-    return matched(old, new, terms, source=_Source)
+    return matched(old, new, terms._replace(process=ComparedRanks))

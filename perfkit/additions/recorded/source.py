@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Self
 
 from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder import catalogue
@@ -21,12 +20,10 @@ class RecordedSource(Source):
 
     @classmethod
     def menu(cls) -> dict[str, str]:
-        """The entries of a menu, by device."""
         return {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
-        """A plan with the workload, options and preset of the recording."""
         name = (request.device or "").removeprefix(recordings.PREFIX)
         runs = recordings.find(name)
         first = runs[0]
@@ -47,9 +44,9 @@ class RecordedSource(Source):
         subject = Subject(first.workload, size, first.device, first.options)
         return Plan(subject, Ladder(stages), rule, cls, recorded=name)
 
-    def __enter__(self) -> Self:
-        self.description = Description(dict(self.plan.subject.options), [], DeviceFacts())
-        return self
+    @cached_property
+    def description(self) -> Description:
+        return Description(dict(self.plan.subject.options), [], DeviceFacts())
 
     @cached_property
     def _runs(self) -> list[Run]:

@@ -12,44 +12,18 @@ from msgspec import structs
 from perfkit.additions.referee.behaviour import BEHAVIOUR, NAMES, WITNESS, Behaviour
 from perfkit.additions.referee.verdict import MatchResult
 from perfkit.additions.scripts.run_account import Account
-from perfkit.additions.scripts.study import UNCHANGED, Memory, ScriptSource, script_plan
-from perfkit.additions.scripts.watched import Launch
+from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, Starter, script_plan
+from perfkit.additions.scripts.watched import Launch, WatchedScript
+from perfkit.additions.shared.memory import Memory
 from perfkit.errors import PerfkitError, one_of
 from perfkit.process.child import Conversation
 from perfkit.recipe import Value, shown
 from perfkit.results import OF_SCRIPTS, Comparison, Pairing, Raw, Run, RunStore
 from perfkit.studies import record
-from perfkit.studies.compare import Candidate, compare_by, stages_of
+from perfkit.studies.compare import Candidate, compared, rule_of_two, stages_of
 from perfkit.studies.sides import Side
 from perfkit.studies.sources import Plan, Progress, Study
 from perfkit.worker.messages import Trained
-
-
-class Observed(ScriptSource):
-    """A source that looks at the steps of each stage, in the first life of its processes."""
-
-    observers = (WITNESS,)
-
-    def load(self) -> None:
-        super().load()
-        self._seen: dict[str, Behaviour] = {}  # by the title of a stage
-
-    def seen(self, result: Comparison) -> dict[str, Behaviour]:
-        """What the steps of `a` and `b` did; without a side that ended before it was asked."""
-        sides = {"a": result.a, "b": result.b}
-        return {name: self._seen[run.title] for name, run in sides.items() if run.title in self._seen}
-
-    def losses(self, run: Run) -> list[float]:
-        """One for each step, however many backward passes it has."""
-        return self._seen[run.title].losses if run.title in self._seen else run.losses
-
-    def ask_more(self, side: Side) -> None:
-        title, child = side.stage.title, side.child
-        if title in self._seen or child is None:
-            return
-        memory = Memory.of(child.tree)
-        with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
-            self._seen[title] = structs.replace(child.ask(BEHAVIOUR), memory=memory.peak + memory.others)
 
 
 class ScriptSide(NamedTuple):
@@ -61,11 +35,12 @@ class ScriptSide(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """How two sides are compared: preset and seed as for `study.script_plan`."""
+    """How two sides are compared: preset and seed as for `study.script_plan`, process as for `Starter`."""
 
     preset: str | None = None
     seed: int = 0
     allowed: Sequence[str] = ()  # names of differences that are meant
+    process: type[WatchedScript] = WatchedScript
 
 
 class Match(NamedTuple):
@@ -78,14 +53,34 @@ class Match(NamedTuple):
     longer: str = "raise --budget"  # how a person measures for longer
 
     def compare(self, progress: Progress, store: RunStore | None = None) -> MatchResult:
-        """Measures both sides in rounds, as `compare_by` does."""
-        with self.plan.open(progress, Study.COMPARISON, store) as source:
-            assert isinstance(source, Observed)
-            result = compare_by(source, self.a, self.b, self.plan.rule)
-        return MatchResult(result, source.seen(result), self.allowed, self.longer)
+        """Measures both sides in rounds, as `compare.compare_candidates` does."""
+        with self.plan.open(progress, Study.COMPARISON, store) as session:
+            assert isinstance(session, ScriptSession)
+            runs, seen = self._observed(session)
+            return MatchResult(compared(runs, store), seen, self.allowed, self.longer)
+
+    def _observed(self, session: ScriptSession) -> tuple[list[Run], dict[str, Behaviour]]:
+        """The runs of both sides, and what their steps did; not of one that ended before it was asked."""
+        stages = stages_of(self.a, self.b, session.source)
+        names = dict(zip([stage.title for stage in stages], ("a", "b"), strict=True))
+        seen: dict[str, Behaviour] = {}
+
+        def look(side: Side) -> None:
+            name, child = names[side.stage.title], side.child
+            if name in seen or child is None:  # those of its first life were seen
+                return
+            memory = Memory.of(child.tree)
+            with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
+                seen[name] = structs.replace(child.ask(BEHAVIOUR), memory=memory.peak + memory.others)
+
+        runs = session.measure(stages, rule_of_two(self.plan.rule), look)
+        for number, run in enumerate(runs):
+            if behaviour := seen.get(names[run.title]):  # it has one loss for each step, whatever its passes
+                runs[number] = structs.replace(run, losses=behaviour.losses)
+        return runs, seen
 
 
-def matched(a: ScriptSide, b: ScriptSide, terms: Terms, source: type[Observed] = Observed) -> Match:
+def matched(a: ScriptSide, b: ScriptSide, terms: Terms) -> Match:
     """Two sides as a match; an `InvalidValue` if an allowed difference does not exist."""
     for name in terms.allowed:
         if name not in NAMES:
@@ -93,7 +88,8 @@ def matched(a: ScriptSide, b: ScriptSide, terms: Terms, source: type[Observed] =
     if a.title == b.title:  # a source knows a stage by its title
         b = b._replace(title=f"{b.title} (again)")
     others = {} if b.launch == a.launch else {b.title: b.launch}
-    plan = script_plan(a.launch, terms.preset, terms.seed, source, others)
+    starter = Starter(a.launch, others, (WITNESS,), terms.process)
+    plan = script_plan(starter, terms.preset, terms.seed)
     return Match(plan, Candidate(a.title, a.changes), Candidate(b.title, b.changes), set(terms.allowed))
 
 
@@ -150,11 +146,12 @@ class _Life:
 def compare_whole(match: Match, progress: Progress) -> MatchResult:
     """Runs both sides to their end once, in turns; the interval is how far equal processes usually differ."""
     plan = replace(match.plan, rule=replace(match.plan.rule, warmup_s=0.0))
-    with plan.open(progress, Study.COMPARISON) as source:
-        assert isinstance(source, Observed)
+    with plan.open(progress, Study.COMPARISON) as session:
+        assert isinstance(session, ScriptSession)
+        source = session.source
         stages = stages_of(match.a, match.b, source)
         begun = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
-        lives = [_Life(run, *source.start(stage)) for run, stage in zip(begun, stages, strict=True)]
+        lives = [_Life(run, *session.start(stage)) for run, stage in zip(begun, stages, strict=True)]
         order = random.SystemRandom()
         turn = 0
         while going := [life for life in lives if not life.has_ended]:

@@ -13,9 +13,9 @@ from perfkit.errors import InvalidValue
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import Panel
 from perfkit.notebook.pieces import download, heading, text
-from perfkit.recipe import Recipe, Value, allowed
+from perfkit.recipe import Recipe, Value
 from perfkit.results.comparison import Comparison
-from perfkit.rules import Target, why_not
+from perfkit.rules import why_not
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies.compare import Candidate, compare_candidates
@@ -71,7 +71,7 @@ class ScriptPanel(Panel):
         return [*self._edit, *(_compared(result) if result else ()), *self._seen]
 
     def _planned_now(self) -> Plan:
-        return study.script_plan(self.launch, self._preset)
+        return study.script_plan(study.Starter(self.launch), self._preset)
 
     def _change(self) -> None:
         self._forget_edit()
@@ -89,9 +89,7 @@ class ScriptPanel(Panel):
 
     def _watch(self, job: Job, tries: bool = False, budget_s: float = BUDGET_S) -> None:
         watched = watch(self.launch, job.progress, budget_s, tries=tries)
-        script = watched.script
-        own, refused = allowed(script.settings), script.refused
-        where = Target(script.device, convolves=script.convolves, own=own, refuses=study.refusing(refused))
+        where = study.target(watched.script)
         self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
         self._seen = [Section("What watching it has shown", watched.sections())]
 
@@ -102,7 +100,7 @@ class ScriptPanel(Panel):
             sides = Candidate(study.UNCHANGED), Candidate(title, changes=self._settings())
         earlier = job.before.comparison if job.before else None
         result = compare_candidates(*sides, job.request, earlier, job.progress, self.store)
-        self._hold(Answered(job.request, [result.a, result.b], sides=sides, comparison=result))
+        self._take(Answered(job.request, [result.a, result.b], sides=sides, comparison=result))
         self._forget_edit()
         self._seen = [section._replace(folded=True) for section in self._seen]
         self._require_stored()

@@ -3,17 +3,14 @@
 import contextlib
 import functools
 import math
-import re
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import msgspec
 import numpy as np
-import psutil
 
 from perfkit.additions.guard import landlock
 from perfkit.additions.scripts.messages import LOSSES, TEXTS, RandomData, ScriptFacts, limits
@@ -22,26 +19,39 @@ from perfkit.errors import RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Slice, Stage, StopRule
 from perfkit.process.child import Conversation
-from perfkit.process.tree import Tree
+from perfkit.process.locks import device_lock
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import Comparison, Run, RunStore, Spread, parity, stats
 from perfkit.rules import Target
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
-from perfkit.studies.here import ThisMachine
+from perfkit.studies.here import InRounds, target_of
 from perfkit.studies.planning import plan
-from perfkit.studies.sources import Plan, Progress
-from perfkit.worker.messages import Block, Description, Trained
+from perfkit.studies.sides import AskMore
+from perfkit.studies.sources import Plan, Progress, Source
+from perfkit.worker.messages import Block, Description, DeviceFacts, Trained
 
-_More = Mapping[str, Launch] | None
 UNCHANGED = "the unchanged script"  # the side that others are compared with
 LIMIT = limits("study")
 _RANDOM = TEXTS["random"]
-_ENDED = "a script came to its end meanwhile; let both train longer, or compare whole runs with --whole"
+_UNKNOWN = ScriptFacts(device="", facts=DeviceFacts(), samples_per_step=1)
+
+
+@dataclass(frozen=True)
+class Starter:
+    """How the script of each stage is started, and what looks at it there."""
+
+    launch: Launch
+    more: Mapping[str, Launch] = field(default_factory=dict)  # other scripts, by the titles of their stages
+    observers: Sequence[str] = ()  # as for `WatchedScript`
+    process: type[WatchedScript] = WatchedScript
+
+    def launch_of(self, title: str) -> Launch:
+        return self.more.get(title, self.launch)
 
 
 @dataclass
-class _Pace:
+class Pace:
     """How fast a process is: samples of a step, and its seconds; where its newest slice began, in samples."""
 
     samples: int
@@ -54,78 +64,28 @@ class _Pace:
         self.step_s = block.seconds / max(1, len(block.step_s))
 
 
-class ScriptSource(ThisMachine):
-    """A script that has taken its first steps; each stage is a process. `more`: other scripts by stage."""
+class Pacer:
+    """Sizes the slices of scripts: equal samples for all, from the same place of their epochs."""
 
-    uses_any_device = True
-    observers: ClassVar[tuple[str, ...]] = ()  # what looks at the scripts, as for `WatchedScript`
-    starts: ClassVar[type[WatchedScript]] = WatchedScript
+    def __init__(self) -> None:
+        self._paces: dict[WatchedScript, Pace] = {}
 
-    def spread(self, recipes: Sequence[Recipe]) -> Spread:
-        return stats.OF_SCRIPTS
-
-    facts: ScriptFacts  # what trains in the script
-
-    def __init__(
-        self, plan: Plan, progress: Progress, store: RunStore | None, launch: Launch, more: _More = None
-    ) -> None:
-        super().__init__(plan, progress, store)
-        self._launch = launch.frozen()
-        self._more = {title: side.frozen() for title, side in (more or {}).items()}
-        self._paces: dict[Conversation, _Pace] = {}  # of all processes, also those that have ended
-        self._first: WatchedScript | None = None
-        self._known: ScriptFacts | None = None
-
-    def load(self) -> None:
-        launch = self._launch
-        self._first = child = self._start(launch, {})
-        self._known = self.facts = facts = child.ask("describe")
-        rule = affordable(self.plan.rule, facts.step_s)
-        self.plan = replace(self.plan.on(device=facts.device), rule=rule)
-        options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
-        self.description = Description(options, [], facts.facts, facts.convolves)
-
-    def take(self) -> WatchedScript:
-        child = self._first or self._start(self._launch, {})
-        self._first = None
-        return child
-
-    @property
-    def target(self) -> Target:
-        own = allowed(self.facts.settings)
-        return replace(super().target, own=own, refuses=refusing(self.facts.refused))
-
-    def baseline(self) -> Recipe:
-        return Recipe().replace(**self.target.own)
-
-    def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
-        launch = self._more.get(stage.title, self._launch)
-        rule = self.plan.rule
-        toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
-        is_plain = launch == self._launch and not toggles
-        child = self.take() if is_plain else self._start(launch, toggles)
-        steps = int(rule.warmup_s / max(self.facts.step_s, 1e-3))
-        steps = min(LIMIT.most_warmup, max(LIMIT.least_warmup, steps)) if rule.warmup_s else 1
-        how = {"loss_steps": rule.loss_steps, "warmup_s": rule.warmup_s, "warmup_steps": steps}
-        try:
-            trained = child.ask("train", **how)
-        except BaseException:
-            child.stop()
-            raise
+    def add(self, child: WatchedScript, trained: Trained) -> None:
+        """From now on, it decides what a slice of this script is."""
         warm = trained.warmup.device_step_s or trained.warmup.step_s  # by the host it may be a launch
         step_s = statistics.median(warm[-LIMIT.last_steps :])
-        self._paces[child] = _Pace(max(1, trained.samples_per_step), max(step_s, 1e-9))
-        child.before_slice = functools.partial(self._slice_of, child)
-        child.after_slice = self._paces[child].note
-        return child, trained
+        pace = Pace(max(1, trained.samples_per_step), max(step_s, 1e-9))
+        self._paces = {**self._alive(), child: pace}
+        child.before_slice = functools.partial(self.slice_of, child)
+        child.after_slice = pace.note
 
-    def _slice_of(self, child: Conversation, samples: int, seconds: float) -> dict[str, float]:
+    def slice_of(self, child: WatchedScript, samples: int, seconds: float) -> dict[str, float]:
         """What a slice is: equal samples for all sides, from the same place of epochs on, if it is near.
 
         Steps may get slower within an epoch, so that slices from different places of it tell nothing.
         """
         pace = self._paces[child]
-        paces = [each for other, each in self._paces.items() if not other.line.closed]
+        paces = self._alive().values()
         place = child.ask("reach", samples=0)
         behind = max(each.began_at for each in paces) - place
         if 0 < behind / pace.samples * pace.step_s <= LIMIT.catch_up_s:
@@ -138,61 +98,105 @@ class ScriptSource(ThisMachine):
         pace.size = max(same, default=0) or max(1, round(len(paces) * seconds / sample_s))
         return {"samples": pace.size, "seconds": 0.0}
 
-    def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
-        runs = super().measure(stages, affordable(rule, self.facts.step_s, len(stages)))
-        more = {"ended": _ENDED} if isinstance(self.stopped, RunFailed) else {}
-        for at, run in enumerate(runs):
-            launch = self._more.get(run.title, self._launch)
-            how = {"losses": self.losses(run), "script": launch.describe(), "code": launch.code}
-            runs[at] = msgspec.structs.replace(run, facts={**run.facts, **more}, **how)
+    def _alive(self) -> dict[WatchedScript, Pace]:
+        return {child: pace for child, pace in self._paces.items() if not child.line.closed}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptSource(Source):
+    """Scripts: each stage is a process of one, with switches that are set from outside."""
+
+    is_costly = True
+    starter: Starter
+    facts: ScriptFacts = _UNKNOWN  # what trains in the script, once it has taken its first steps
+
+    def alone(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
+        return device_lock(None, progress.cancelled, progress.wait)  # a script may use any device
+
+    @contextlib.contextmanager
+    def session(self, progress: Progress, store: RunStore | None) -> Iterator["ScriptSession"]:
+        with contextlib.ExitStack() as ending:
+            first = ScriptSession(self, progress, store, ending).take()
+            source = self.knowing(first.ask("describe"))
+            rule = affordable(self.plan.rule, source.facts.step_s)
+            plan = replace(self.plan.on(device=source.facts.device), rule=rule)
+            yield ScriptSession(replace(source, plan=plan), progress, store, ending, first)
+
+    def knowing(self, facts: ScriptFacts) -> Self:
+        """The same with what is known of the script."""
+        arguments = " ".join(self.starter.launch.arguments)
+        options = {"arguments": arguments} if arguments else {}
+        return replace(self, told=Description(options, [], facts.facts, facts.convolves), facts=facts)
+
+    @property
+    def target(self) -> Target:
+        return target(self.facts)
+
+    def baseline(self) -> Recipe:
+        return Recipe().replace(**self.target.own)
+
+
+@dataclass(eq=False)
+class ScriptSession(InRounds):
+    """Scripts that train."""
+
+    source: ScriptSource
+    spare: WatchedScript | None = None
+    _pacer: Pacer = field(default_factory=Pacer, init=False)
+
+    def take(self) -> WatchedScript:
+        """The unchanged script: the first process of it, if nobody has taken that one."""
+        child = self.spare or self._started(self.source.starter.launch, {})
+        self.spare = None
+        return child
+
+    def spread(self, recipes: Sequence[Recipe]) -> Spread:
+        return stats.OF_SCRIPTS
+
+    def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
+        source = self.source
+        rule = source.plan.rule
+        launch = source.starter.launch_of(stage.title)
+        toggles = {name: values[0] for name, values in stage.recipe.diff(source.baseline()).items()}
+        is_plain = launch == source.starter.launch and not toggles
+        child = self.take() if is_plain else self._started(launch, toggles)
+        steps = int(rule.warmup_s / max(source.facts.step_s, 1e-3))
+        steps = min(LIMIT.most_warmup, max(LIMIT.least_warmup, steps)) if rule.warmup_s else 1
+        trained = self.trained(child, loss_steps=rule.loss_steps, warmup_s=rule.warmup_s, warmup_steps=steps)
+        self._pacer.add(child, trained)
+        return child, trained
+
+    def measure(self, stages: Sequence[Stage], rule: StopRule, ask_more: AskMore | None = None) -> list[Run]:
+        rule = affordable(rule, self.source.facts.step_s, len(stages))
+        runs = []
+        for run in super().measure(stages, rule, ask_more):
+            launch = self.source.starter.launch_of(run.title)
+            more = {"ended": TEXTS["study"]["ended"]} if isinstance(self.stopped, RunFailed) else {}
+            how = {"facts": run.facts | more, "script": launch.describe(), "code": launch.code}
+            runs.append(msgspec.structs.replace(run, **how))
         return runs
 
-    def losses(self, run: Run) -> list[float]:
-        """Those that are compared."""
-        return run.losses
-
-    def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
-        child = self.starts(
+    def _started(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
+        source = self.source
+        child = source.starter.process(
             launch,
             toggles,
-            seed=self.plan.subject.seed,
-            known=self._known,
-            observers=self.observers,
+            seed=source.plan.subject.seed,
+            known=source.facts,
+            observers=source.starter.observers,
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
         )
-        child.timeout_s = self.plan.timeout_s
-        self._exit.callback(child.stop)
+        self.ending.callback(child.stop)
+        child.timeout_s = source.plan.timeout_s
         return child
 
 
-class Memory(NamedTuple):
-    """Bytes of a script's own process, now and at its most, and of others what they share with none."""
-
-    own: int = 0
-    peak: int = 0
-    others: int = 0
-    threads: int = 0  # most threads of a process of the others
-
-    @classmethod
-    def of(cls, tree: Tree) -> "Memory":
-        """The memory of a script and of all processes that it has started."""
-        own = peak = others = threads = 0
-        for process in tree.processes():
-            with contextlib.suppress(psutil.Error, OSError, AttributeError):  # it has just ended
-                if process == tree.root:
-                    own = peak = process.memory_info().rss
-                    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="ignore")
-                    peak = max(own, *(int(size) << 10 for size in re.findall(r"VmHWM:\s+(\d+) kB", status)))
-                else:
-                    others += process.memory_full_info().uss
-                    threads = max(threads, process.num_threads())
-        return cls(own, peak, others, threads)
-
-
-def refusing(reasons: Mapping[str, str]) -> Callable[[str, Recipe], str]:
-    """What a script refuses, as a target asks for it: whatever the value."""
-    return lambda name, recipe: reasons.get(name, "")
+def target(script: ScriptFacts) -> Target:
+    """Where a script trains, with its own settings, and what it refuses, whatever the value."""
+    here = target_of(script.device, Description({}, [], script.facts, script.convolves))
+    own = allowed(script.settings)
+    return replace(here, own=own, refuses=lambda name, recipe: script.refused.get(name, ""))
 
 
 def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:
@@ -242,17 +246,13 @@ def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
     return [*ended, *notices, checks("Checks", [*run.mechanism, *proofs])]
 
 
-def script_plan(
-    launch: Launch,
-    preset: str | None = None,
-    seed: int = 0,
-    source: type[ScriptSource] = ScriptSource,
-    more: _More = None,
-) -> Plan:
-    """The plan of a study of a script, whose device is known once it trains; `more` as for its source."""
+def script_plan(starter: Starter, preset: str | None = None, seed: int = 0) -> Plan:
+    """The plan of a study of scripts as they are now, whose device is known once they train."""
     if not landlock.is_there():
         warnings.warn(TEXTS["guard"]["limits"], stacklevel=2)
+    more = {title: launch.frozen() for title, launch in starter.more.items()}
+    starter = replace(starter, launch=starter.launch.frozen(), more=more)
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
-    subject = checked.on(workload=launch.name, code=launch.frozen().code)
-    return replace(subject, rule=rule, make_source=functools.partial(source, launch=launch, more=more))
+    subject = checked.on(workload=starter.launch.name, code=starter.launch.code)
+    return replace(subject, rule=rule, make_source=functools.partial(ScriptSource, starter=starter))

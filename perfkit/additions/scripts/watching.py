@@ -18,9 +18,10 @@ from perfkit.additions.scripts.causes import Growth, Switches, Symptoms
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts, limits
 from perfkit.additions.scripts.run_account import OF_STEP, Account
-from perfkit.additions.scripts.study import UNCHANGED, Memory, ScriptSource, script_plan
+from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, Starter, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.shared.looking import new_trace
+from perfkit.additions.shared.memory import Memory
 from perfkit.additions.shared.trend import Trend, trend
 from perfkit.errors import RunFailed, TrainingEnded
 from perfkit.ladder.catalogue import Budget
@@ -35,7 +36,6 @@ from perfkit.worker.messages import Peak
 BUDGET_S = 60.0  # seconds for watching once the script trains
 TRY_S = 30.0  # seconds for each switch that is tried
 LIMIT = limits("watching")
-_GOING_ON = 0.5  # of what is left then: the part in which the script goes on by itself
 Answers = dict[str, Any]  # by the name of a look; `Unanswered` where there is none
 _LINES, _LATER, _WAITS, _PROFILE = "the lines", "later steps", "hidden waits", "a profile"  # names of looks
 
@@ -53,10 +53,6 @@ class Watched(Symptoms, frozen=True, kw_only=True):
     suggestions: list[Finding]
     warnings: list[str]
     is_disturbed: bool
-
-    @property
-    def first_sentence(self) -> str:
-        return report.first_sentence(self)
 
     def sections(self) -> list[Content]:
         return report.sections(self)
@@ -76,21 +72,25 @@ def watch(
     `whole`: it runs to its end. `tries`: the two best suggestions are measured, about 30 s or more each.
     """
     progress = progress or Progress()
-    with script_plan(launch).open(progress) as source:
-        assert isinstance(source, ScriptSource)
+    with script_plan(Starter(launch)).open(progress) as session:
+        assert isinstance(session, ScriptSession)
         with progress.part(0, 2 if tries else 1):
-            script = source.take()
+            script = session.take()
             answers = asked(script, budget_s, progress, after, whole)
             script.stop()
-            source.facts = answers["facts"]
+            source = session.source.knowing(answers["facts"])
             result = watched(answers, launch.describe(), source.target)
         if not tries:
             return result
         with progress.part(1, 2):
-            return _tried(source, result)
+            plan = replace(source.plan, timeout_s=4 * TRY_S)
+            again = ScriptSession(replace(source, plan=plan), progress, ending=session.ending)
+            result = _tried(again, result)
+            session.stopped = again.stopped  # Ctrl-C is raised once every process has ended
+            return result
 
 
-def _tried(source: ScriptSource, result: Watched) -> Watched:
+def _tried(session: ScriptSession, result: Watched) -> Watched:
     """The result, with what the best suggestions gave in turn with the script as it is, or why not."""
     best = result.suggestions[: LIMIT.tried]
     side_s = result.script.startup_s + LIMIT.tried_steps * result.seen.step_s
@@ -98,12 +98,12 @@ def _tried(source: ScriptSource, result: Watched) -> Watched:
         return _warned(result, "nothing was tried, as no switch is suggested")
     if side_s > 2 * TRY_S:
         return _warned(result, f"nothing was tried, as a start takes {side_s:.0f} s: use perfkit referee")
+    source = session.source
     base = source.baseline()
     recipes = [(UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
     rule = replace(source.plan.rule, budget=Budget(TRY_S), cached=0)
-    source.plan = replace(source.plan, timeout_s=4 * TRY_S)
-    plain, *runs = source.measure(staging.recipe_stages(recipes, source.target), rule)
-    problems = [f"trying switches ended early: {source.stopped}"] if source.stopped else []
+    plain, *runs = session.measure(staging.recipe_stages(recipes, source.target), rule)
+    problems = [f"trying switches ended early: {session.stopped}"] if session.stopped else []
     ideas = result.suggestions[LIMIT.tried :]
     for idea, run in zip(best, runs, strict=True):
         measured = run.speedup("baseline")
@@ -181,7 +181,7 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     progress.reach(0.5)
     began = 0 if silent(answers) == Unanswered.BUSY else script.ask("account").last
     first = Memory.of(script.tree)
-    seconds = math.inf if whole else _GOING_ON * max(0.0, until - time.monotonic())
+    seconds = math.inf if whole else LIMIT.going_on * max(0.0, until - time.monotonic())
     answers = in_turn(script, [Look(_LATER, "run_on", patient, {"seconds": seconds})], least_s, answers)
     denormal = 0.0
     memory = None

@@ -23,7 +23,7 @@ from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import staging
-from perfkit.studies.sources import Plan, Progress, Source, Study
+from perfkit.studies.sources import Plan, Progress, Session, Study
 
 SPACE: dict[str, list[Value]] = registry.toml(__package__, "space")
 """The default space, without values that cannot act here. A batch size would change the training."""
@@ -88,24 +88,24 @@ def tune(
     progress = progress or Progress()
     began = time.monotonic()
     plan = plan.fixed()
-    with plan.open(progress, Study.TUNING, store) as source:
-        search = _Search(plan, source, memory_cap_bytes, budget_s)
+    with plan.open(progress, Study.TUNING, store) as session:
+        search = _Search(plan, session, memory_cap_bytes, budget_s)
         try:
             left = search.run(space or SPACE)
         finally:
             keep(store, *search.tried.values())
-        base = source.baseline()
+        base = session.source.baseline()
         if base not in _newest(search.tried.values()):
-            if source.stopped:
+            if session.stopped:
                 raise Cancelled("stopped before anything was measured")
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
     fitting = _newest(search.tried.values(), memory_cap_bytes)
     notes: list[str] = []
-    if source.stopped:
+    if session.stopped:
         notes.append(_STOPPED)
     elif left:
         notes.append(f"No time was left to try {', '.join(left)}: raise the budget")
-    picked, parity = _picked(plan, fitting, None if source.stopped else progress, notes)
+    picked, parity = _picked(plan, fitting, None if session.stopped else progress, notes)
     run = fitting.get(picked or base)
     if run is None:
         what = " ".join(["nothing fits under the memory cap that is faster and trains the same.", *notes])
@@ -125,9 +125,9 @@ def tune(
 class _Search:
     """The search: one switch after the other, then the best recipe again."""
 
-    def __init__(self, plan: Plan, source: Source, cap_bytes: int | None, budget_s: float) -> None:
+    def __init__(self, plan: Plan, session: Session, cap_bytes: int | None, budget_s: float) -> None:
         self.tried: dict[str, Run] = {}  # the runs that succeeded, by id
-        self._source, self._cap_bytes = source, cap_bytes
+        self._session, self._cap_bytes = session, cap_bytes
         self._until = time.monotonic() + SEARCHING * budget_s
         self._short = replace(plan.rule, rounds=ROUNDS, budget=None, cached=0)
         usual = plan.rule.budget
@@ -136,18 +136,18 @@ class _Search:
 
     def run(self, space: Mapping[str, Sequence[Value]]) -> list[str]:
         """Measures what the time allows; returns the switches for which no time was left."""
-        source, left = self._source, list[str]()
-        base = best = source.baseline()
+        session, left = self._session, list[str]()
+        base = best = session.source.baseline()
         for number, name in enumerate(space):
-            if source.stopped or (self.tried and time.monotonic() > self._until):
+            if session.stopped or (self.tried and time.monotonic() > self._until):
                 left.append(name)
                 continue
-            recipes = _candidates(best, name, space[name], source.target)
-            with source.progress.part(number, len(space) + 1):
+            recipes = _candidates(best, name, space[name], session.source.target)
+            with session.progress.part(number, len(space) + 1):
                 self._measure(recipes, self._short)
             best = _fastest([base, best, *recipes], self.tried, self._cap_bytes)
-        if not source.stopped:
-            with source.progress.part(len(space), len(space) + 1):
+        if not session.stopped:
+            with session.progress.part(len(space), len(space) + 1):
                 self._measure([best], self._long)
         return left
 
@@ -156,15 +156,18 @@ class _Search:
 
         The first run is the baseline's: the rates of all others are relative to it.
         """
-        source, base = self._source, self._source.baseline()
+        source = self._session.source
+        base = source.baseline()
         titled = [(recipe.describe(base)[:120], recipe) for recipe in recipes if recipe != base]
         if not titled:
             return
-        runs = source.measure(staging.recipe_stages([("baseline", base), *titled], source.target), rule)
+        runs = self._session.measure(
+            staging.recipe_stages([("baseline", base), *titled], source.target), rule
+        )
         rate = next(iter(self.tried.values()), runs[0]).samples_per_s
         for measured in runs:
             run = structs.replace(measured, reference_samples_per_s=rate.value if rate else None)
-            source.progress.finish(run)
+            self._session.progress.finish(run)
             if run.status == "ok":
                 self.tried[run.id] = run
 

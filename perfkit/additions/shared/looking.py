@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from perfkit import machine
 from perfkit.recipe import Recipe, Value
 from perfkit.studies import planning, staging
-from perfkit.studies.sources import Progress, Source, Study
+from perfkit.studies.sources import Progress, Session, Study
 
 Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
 
@@ -33,15 +33,15 @@ def prepared(
     where: SeededWhere,
     progress: Progress | None = None,
     study: Study = Study.STEPS,
-) -> Iterator[tuple[Source, Recipe]]:
-    """A source that has loaded a workload, and a recipe that can act there; `study` as for `Plan.open`."""
+) -> Iterator[tuple[Session, Recipe]]:
+    """A session that has loaded a workload, and a recipe that can act there; `study` as for `Plan.open`."""
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
     asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
     seed = asked.pop("seed", 0)
     wanted = planning.plan(workload, stages=[stage], **asked).on(seed=seed).trying(below=True)
-    with wanted.open(progress, study) as source:
-        yield source, staging.acting(source).recipe
+    with wanted.open(progress, study) as session:
+        yield session, staging.acting(session.source).recipe
 
 
 def new_trace() -> Path:
@@ -52,9 +52,9 @@ def new_trace() -> Path:
 
 
 def profiled(
-    source: Source, recipe: Recipe, steps: int, path: Path | None = None, stacks: bool = False
+    session: Session, recipe: Recipe, steps: int, path: Path | None = None, stacks: bool = False
 ) -> Path:
     """Profiles some steps of a recipe, after five that are skipped or discarded; `path` None: a new file."""
     path = path or new_trace()
-    source.look(recipe, "profile", path=str(path), wait=1, warmup=4, active=steps, stacks=stacks)
+    session.look(recipe, "profile", path=str(path), wait=1, warmup=4, active=steps, stacks=stacks)
     return path

@@ -1,10 +1,12 @@
 """A simulated GPU as a source of runs, which computes them all from the plan of a step."""
 
+import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from msgspec import structs
 
@@ -21,10 +23,10 @@ from perfkit.ladder.catalogue import LADDER, Stage, StopRule
 from perfkit.machine import cores
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
-from perfkit.results import Pairing, Raw, Role, Run
+from perfkit.results import Pairing, Raw, Role, Run, RunStore
 from perfkit.rules import Target
 from perfkit.studies.record import begun, ended
-from perfkit.studies.sources import Ladder, Plan, Request, Source, Study, Subject
+from perfkit.studies.sources import Ladder, Plan, Progress, Request, Session, Source, Study, Subject
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 """Switches that do not change the plan of a step."""
@@ -42,7 +44,6 @@ class SimulatedSource(Source):
 
     @classmethod
     def menu(cls) -> dict[str, str]:
-        """The entries of a panel's menu, by device."""
         return {f"sim:{key}": f"simulated: {sheet.name}" for key, sheet in GPUS.items()}
 
     @classmethod
@@ -63,33 +64,27 @@ class SimulatedSource(Source):
         also = {"amp": {"batch_size": size.largest_batch}} if is_article else {}
         return Plan(subject, Ladder(names, keep=keep, also=also), rule, cls)
 
-    def __enter__(self) -> Self:
+    @contextlib.contextmanager
+    def session(self, progress: Progress, store: RunStore | None) -> Iterator[Session]:
         subject = self.plan.subject
-        self.progress.phase("loading")
-        with Child(cancelled=self.progress.cancelled) as child:
+        progress.phase("loading")
+        with Child(cancelled=progress.cancelled) as child:
             about = {"workload": subject.workload, "preset": subject.size.name, "code": subject.code}
-            options = dict(subject.options)
-            self.description = child.ask("describe", **about, device="cpu", options=options)
-        self._session = secrets.token_hex(4)
-        self._fetching = dict(article.ARTICLE.fetch_shares) if self._is_articles() else {}
-        """The time to fetch a sample, by the switches that are on: core seconds, or the article's shares."""
-        self._steps: dict[Recipe, StepEvents] = {}
-        self._computed: dict[str, tuple[Run, Prediction]] = {}
-        return self
+            told = child.ask("describe", **about, device="cpu", options=dict(subject.options))
+        yield SimulatedSession(replace(self, told=told), progress, store)
 
-    # The following also work for a source that is only described, not entered.
-
-    def _is_articles(self) -> bool:
+    @property
+    def is_articles(self) -> bool:
         is_its_size = self.description.options.get("image_size") == article.IMAGE_SIZE
         return is_its_size and self.plan.subject.workload == article.WORKLOAD
 
     @cached_property
-    def _sheet(self) -> Gpu:
+    def sheet(self) -> Gpu:
         return gpu(self.plan.subject.device.partition(":")[2])
 
     @cached_property
-    def _host(self) -> hosts.Host:
-        return hosts.host(self.plan.subject.host, self._is_articles(), cores.usable_cores())
+    def host(self) -> hosts.Host:
+        return hosts.host(self.plan.subject.host, self.is_articles, cores.usable_cores())
 
     @property
     def target(self) -> Target:
@@ -98,15 +93,15 @@ class SimulatedSource(Source):
             device="cuda",
             offers=frozenset(self.description.offers),
             convolves=self.description.convolves,
-            bf16=self._sheet.architecture != "volta",
-            cores=self._host.processors,
-            refuses=lambda name, recipe: self._without_figures(recipe).get(name, ""),
+            bf16=self.sheet.architecture != "volta",
+            cores=self.host.processors,
+            refuses=lambda name, recipe: self.without_figures(recipe).get(name, ""),
         )
 
-    def _without_figures(self, recipe: Recipe) -> dict[str, str]:
+    def without_figures(self, recipe: Recipe) -> dict[str, str]:
         """The switches of a recipe that no published figures support, with the reasons."""
         refused = {}
-        is_volta = self._sheet.architecture == "volta"
+        is_volta = self.sheet.architecture == "volta"
         if recipe.compile and recipe.compile_mode != "default":
             why = "no published figures show the gain of a compile_mode other than the default"
             refused["compile_mode"] = why
@@ -116,12 +111,27 @@ class SimulatedSource(Source):
         switch = "fp32_precision" if recipe.amp == "off" else "amp"
         precision = named[getattr(recipe, switch)]
         unknown = {"bfloat16", "tf32"} if is_volta else set()  # the rules refuse these
-        if precision not in {*self._sheet.anchored, *unknown}:
+        if precision not in {*self.sheet.anchored, *unknown}:
             refused[switch] = (
                 f"this GPU is not simulated in {precision}: there is no published measurement to "
-                f"check it against (precisions with one: {', '.join(sorted(self._sheet.anchored))})"
+                f"check it against (precisions with one: {', '.join(sorted(self.sheet.anchored))})"
             )
         return refused
+
+
+@dataclass(eq=False)
+class SimulatedSession(Session):
+    """Computed runs; the plans of steps, and the times to fetch a sample, are made once."""
+
+    source: SimulatedSource
+
+    def __post_init__(self) -> None:
+        self._session = secrets.token_hex(4)
+        self._host = self.source.host
+        self._fetching = dict(article.ARTICLE.fetch_shares) if self.source.is_articles else {}
+        """The time to fetch a sample, by the switches that are on: core seconds, or the article's shares."""
+        self._steps: dict[Recipe, StepEvents] = {}
+        self._computed: dict[str, tuple[Run, Prediction]] = {}
 
     def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
         """Computes the runs of some stages; the rule is not used."""
@@ -146,26 +156,27 @@ class SimulatedSource(Source):
             InvalidValue: the step cannot be planned, or no figures support the prediction.
             RunFailed: it does not fit into the GPU's memory.
         """
-        for reason in self._without_figures(recipe).values():
+        for reason in self.source.without_figures(recipe).values():
             raise InvalidValue(reason, "Choose another setting, such as amp=fp16")
         on_device = recipe.replace(**{name: getattr(Recipe(), name) for name in _ON_THE_HOST})
         if on_device not in self._steps:
             self.progress.phase("planning a step")
             self._steps[on_device] = self._planned(on_device)
         fetch_s = self._fetch_s(recipe)
-        return Prediction(self._sheet, self._steps[on_device], recipe, self._host, fetch_s)
+        return Prediction(self.source.sheet, self._steps[on_device], recipe, self._host, fetch_s)
 
     def _planned(self, recipe: Recipe) -> StepEvents:
         step = self._called("planned", recipe)
         if isinstance(step, str):
-            what = f"a step of '{self.plan.subject.workload}' cannot be simulated: {step}"
+            what = f"a step of '{self.source.plan.subject.workload}' cannot be simulated: {step}"
             raise InvalidValue(what, "Change that, or measure it on a real device")
         return step  # type: ignore[no-any-return]
 
     def _called(self, function: str, recipe: Recipe) -> Any:
-        workloads.require_unchanged(self.plan.subject.workload, self.plan.subject.code)
-        about = self.plan.subject.workload, self.description.options, recipe.to_dict()
-        return call(f"{_RECORDING}:{function}", *about, cancelled=self.progress.cancelled)
+        subject = self.source.plan.subject
+        workloads.require_unchanged(subject.workload, subject.code)
+        about = self.source.description.options, recipe.to_dict()
+        return call(f"{_RECORDING}:{function}", subject.workload, *about, cancelled=self.progress.cancelled)
 
     def _fetch_s(self, recipe: Recipe) -> float:
         """The core time to fetch a sample, in s. The first call sets the host's time for the plain recipe."""
@@ -186,7 +197,7 @@ class SimulatedSource(Source):
         known = self._computed.get(stage.name)
         if known and known[0].recipe == stage.recipe.to_dict():
             return known[0]
-        run = begun(self._session, stage, self.plan, self.description)
+        run = begun(self._session, stage, self.source.plan, self.source.description)
         if stage.reason:
             return ended(run)
         try:

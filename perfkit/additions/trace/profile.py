@@ -179,5 +179,5 @@ def profile(
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with prepared(workload, recipe, where, progress) as (source, used):
-        return Profile(analyse(profiled(source, used, steps, path, stacks)))
+    with prepared(workload, recipe, where, progress) as (session, used):
+        return Profile(analyse(profiled(session, used, steps, path, stacks)))

@@ -10,12 +10,12 @@ from perfkit.studies import staging
 
 def test_the_patch_of_a_stage_is_printed_below_what_it_is(monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(staging, "described", lambda plan, load: asked.append((plan, load)))
+    monkeypatch.setattr(staging, "loaded", asked.append)
     monkeypatch.setattr(staging, "stage_diff", lambda source: ("What it changes", "--- before\n+++ after\n"))
     diff("amp", TrainingOptions(device="cpu", preset="smoke"))
     assert capsys.readouterr().out == "# What it changes\n--- before\n+++ after\n"
-    ((plan, load),) = asked
-    assert (plan.ladder.stages, plan.ladder.below, load) == (("amp",), True, True)
+    (plan,) = asked
+    assert (plan.ladder.stages, plan.ladder.below) == (("amp",), True)
 
 
 def test_an_unknown_stage_is_refused_before_anything_starts():

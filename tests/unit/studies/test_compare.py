@@ -13,9 +13,8 @@ from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, WorkloadError
 from perfkit.results import stats
 from perfkit.results.store import RunStore
-from perfkit.studies import named
 from perfkit.studies.climb import with_earlier
-from perfkit.studies.compare import Candidate, compare_candidates, compared, earlier_comparison
+from perfkit.studies.compare import Candidate, compare, compare_candidates, compared, earlier_comparison
 from perfkit.studies.sources import Progress
 
 A, B = Candidate("A", {"batch_size": 8}), Candidate("B", {"batch_size": 64})
@@ -28,7 +27,7 @@ def test_both_sides_are_compared_and_stored(machine, where):
     assert (result.incarnations, result.rounds) == (1, 5)
     assert result.pairing.spread == stats.UNKNOWN
     stored = [store.get(run.id) for run in (result.a, result.b)]
-    assert compared(*stored) == result
+    assert compared(stored, None) == result
 
 
 def noisy(machine):
@@ -48,7 +47,7 @@ def test_incarnations_go_on_until_the_precision_or_the_budget(machine, where):
 
 def test_a_plan_s_own_budget_and_precision_are_kept(machine, where):
     noisy(machine)
-    assert named.compare("baseline", "batch_size=64", where.until(0)).rounds == stats.MIN_ROUNDS
+    assert compare("baseline", "batch_size=64", where.until(0)).rounds == stats.MIN_ROUNDS
 
 
 def test_more_rounds_are_added_to_those_that_are_there(machine, where):
@@ -129,10 +128,11 @@ def test_every_process_of_a_measurement_must_find_the_code_that_it_began_with(ma
         compare_candidates(A, B, where.until(1e9, 0.03))
 
 
-def test_rounds_of_another_machine_are_not_added(machine, where):
+def test_rounds_of_another_machine_are_not_added(machine, where, monkeypatch):
     compare_candidates(A, B, where.until(0), store=RunStore())
+    monkeypatch.setattr(RunStore, "machine_id", "another")
     with pytest.raises(InvalidValue, match="no comparison of B with A is stored"):
-        earlier_comparison(A, B, where, RunStore(machine_id="another"))
+        earlier_comparison(A, B, where, RunStore())
 
 
 def test_a_side_with_a_switch_that_cannot_act_is_refused(machine, where):
@@ -179,5 +179,5 @@ def test_what_was_measured_until_a_person_stops_it_is_kept(machine, where, round
         assert compare_candidates(A, B, where.until(1e9), progress=given, store=store).rounds == rounds
     runs = {run.title: run for run in store.runs()}
     assert len(runs) == (2 if rounds else 0)
-    assert not rounds or compared(runs["A"], runs["B"]).rounds == rounds
+    assert not rounds or compared([runs["A"], runs["B"]], None).rounds == rounds
     assert machine.alive() == []

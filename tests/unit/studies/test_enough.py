@@ -23,7 +23,7 @@ def found(rounds, names=("baseline", "amp")):
     taken = [Round() for _ in rounds]
     for one, rates in zip(taken, rounds, strict=True):
         for name, rate in rates.items():
-            one.add(sides[name], Block(samples=100, seconds=100 / rate), taken=0.0)
+            one.add(sides[name], Block(samples=100, seconds=100 / rate), 0.0, [])
     incarnations = [Incarnation(start_s=2.0, rounds=taken)]
     spreads = dict.fromkeys(sides.values(), stats.ONE_PROCESS)
     return Measured(list(sides.values()), spreads, incarnations)

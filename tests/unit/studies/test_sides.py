@@ -20,7 +20,7 @@ from perfkit.results.store import RunStore
 from perfkit.show import sentences
 from perfkit.studies import here
 from perfkit.studies.sources import Progress
-from perfkit.studies.staging import again, described
+from perfkit.studies.staging import again, loaded
 from tests.unit.studies.fakes import out_of_memory
 
 
@@ -37,8 +37,8 @@ def ruled(where, rounds, budget_s=0, precision=0.05, part=0.2):
 
 
 def measure(where, stages, rounds=3, **rule):
-    with where.open() as source:
-        return source.measure(stages, ruled(where, rounds, **rule))
+    with where.open() as session:
+        return session.measure(stages, ruled(where, rounds, **rule))
 
 
 def test_every_round_has_one_slice_of_each_side_in_an_order_of_its_own(machine, where):
@@ -150,8 +150,8 @@ def test_a_store_that_cannot_be_read_costs_no_rounds(machine, where, monkeypatch
         raise StoreError("the store cannot be read", "repair it")
 
     monkeypatch.setattr(RunStore, "spread", fail)
-    with pytest.raises(StoreError), where.open(store=RunStore()) as source:
-        source.measure([stage(8), stage(16)], where.rule)
+    with pytest.raises(StoreError), where.open(store=RunStore()) as session:
+        session.measure([stage(8), stage(16)], where.rule)
     assert machine.slices() == [], "it is told before anything is measured"
 
 
@@ -169,8 +169,8 @@ def test_without_a_budget_there_are_so_many_rounds_and_no_verdict_below_five(mac
 
 def test_the_baseline_in_another_process_is_this_machine_s_noise(machine, where):
     machine.rate_of = lambda child: 1.03 if child.number % 2 else 1.0
-    with where.open(store=RunStore()) as source:
-        *_, row = source.measure([stage(8), again(stage(8))], replace(where.rule, rounds=5))
+    with where.open(store=RunStore()) as session:
+        *_, row = session.measure([stage(8), again(stage(8))], replace(where.rule, rounds=5))
     assert row.is_again
     assert [pairing.role for pairing in row.pairings] == ["baseline"]
     known = RunStore().spread("cpu")
@@ -183,9 +183,9 @@ def test_two_sides_differ_as_far_as_equal_processes_of_the_more_variable_one(mac
     pair = stats.AAPair(0.2, 0.0)
     RunStore().add_noise("cpu", "default", False, [pair])
     keeps = Recipe(allocator="keep")
-    with where.open(store=RunStore()) as source:
-        assert source.spread([keeps, keeps]) == stats.UNKNOWN
-        assert source.spread([keeps, Recipe()]) == stats.spread_of([pair])
+    with where.open(store=RunStore()) as session:
+        assert session.spread([keeps, keeps]) == stats.UNKNOWN
+        assert session.spread([keeps, Recipe()]) == stats.spread_of([pair])
 
 
 def test_either_of_two_equal_processes_is_the_baseline(machine, where):
@@ -225,8 +225,8 @@ def test_nothing_is_compared_with_a_baseline_that_failed_nor_is_it_this_machine_
         RunFailed("killed") if asked == "peak" and machine.batch_of(child) == 8 else None
     )
     plain, other = stage(8), replace(again(stage(64)), title="the same, in a process that is not killed")
-    with where.open(store=RunStore()) as source:
-        runs = source.measure([plain, stage(16), stage(32), other], replace(where.rule, rounds=5))
+    with where.open(store=RunStore()) as session:
+        runs = session.measure([plain, stage(16), stage(32), other], replace(where.rule, rounds=5))
     assert [run.status for run in runs] == ["failed", "ok", "ok", "ok"]
     roles = [[pairing.role for pairing in run.pairings] for run in runs]
     assert roles == [[], [], [], []]
@@ -354,12 +354,12 @@ def test_nothing_more_is_asked_of_sides_that_turned_out_crowded(machine, where, 
     """What a source asks once would be of a life that was forgotten, and has taken no steps."""
     asked = []
 
-    def ask_more(source, side):
+    def ask_more(side):
         asked.append((side.stage.name, (side.child.number, "slice") in machine.asked))
 
-    monkeypatch.setattr(here.ThisMachine, "ask_more", ask_more)
     machine.fail("train", out_of_memory(), lambda child: len(machine.alive()) > 1)
-    measure(where, THREE)
+    with where.open() as session:
+        session.measure(THREE, ruled(where, rounds=3), ask_more)
     assert set(asked) == {(each.name, True) for each in THREE}
 
 
@@ -428,7 +428,7 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
         stop.set()
 
     with where.open():
-        assert described(where, load=True).description.offers, "describing it disturbs nobody"
+        assert loaded(where).description.offers, "describing it disturbs nobody"
         with pytest.raises(Cancelled), where.open(Progress(follow, stop)):
             pytest.fail("both have the device")
     (waiting,) = said
@@ -439,8 +439,8 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
 def test_a_study_that_ends_leaves_no_environment_but_the_plain_one(machine, where, monkeypatch):
     needed = []
     monkeypatch.setattr(here.zygote, "end_unneeded", needed.append)
-    with where.open() as source:
-        source.measure([stage(8), replace(stage(16), recipe=Recipe(wait_policy="passive"))], where.rule)
+    with where.open() as session:
+        session.measure([stage(8), replace(stage(16), recipe=Recipe(wait_policy="passive"))], where.rule)
         assert not needed, "its own are needed until then"
     (environment,) = needed
     assert environment == environment_of({}) and "OMP_WAIT_POLICY" not in environment
@@ -449,10 +449,10 @@ def test_a_study_that_ends_leaves_no_environment_but_the_plain_one(machine, wher
 
 def test_it_says_how_long_it_takes_at_most(machine, where):
     said = []
-    with where.open(Progress(lambda update: said.append(update.left_s))) as source:
-        source.progress.later_s = 100.0
+    with where.open(Progress(lambda update: said.append(update.left_s))) as session:
+        session.progress.later_s = 100.0
         rule = ruled(where, rounds=5, budget_s=50, precision=0.001, part=0.0)
-        source.measure([stage(8), stage(16)], rule)
+        session.measure([stage(8), stage(16)], rule)
     known = [left for left in said if left is not None]
     assert max(known) <= 150 and min(known) >= 100
     assert known == sorted(known, reverse=True)
@@ -478,9 +478,9 @@ def test_a_person_who_stops_it_keeps_the_rounds_until_then(machine, where):
         return 0.0
 
     machine.taken = taken
-    with where.open(Progress(cancelled=stop)) as source:
-        runs = source.measure([stage(8), stage(16)], replace(where.rule, rounds=50))
-    assert isinstance(source.stopped, Cancelled)
+    with where.open(Progress(cancelled=stop)) as session:
+        runs = session.measure([stage(8), stage(16)], replace(where.rule, rounds=50))
+    assert isinstance(session.stopped, Cancelled)
     assert [len(run.raw.block_samples_per_s) for run in runs] == [6, 6]
     assert machine.alive() == []
 

@@ -95,7 +95,7 @@ def test_a_folder_is_made_once_with_the_same_photos_by_class():
 @pytest.mark.usefixtures("folder")
 def test_a_diff_makes_no_photos(tmp_path):
     wanted = plan("photos", "smoke", ["data_loading"], device="cpu")
-    assert "num_workers" in staging.stage_diff(staging.described(wanted))[1]
+    assert "num_workers" in staging.stage_diff(wanted.source())[1]
     assert not [*tmp_path.rglob("*.jpg")]
 
 

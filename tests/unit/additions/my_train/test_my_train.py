@@ -25,9 +25,9 @@ def compared(tmp_path, data_dir, monkeypatch):
     before, after = session()[:2]
 
     def compare(match, progress):
-        rule, source = match.plan.rule, match.plan.make_source.keywords
+        rule, starter = match.plan.rule, match.plan.source().starter
         asked.budget_s = rule.budget.stage_s if rule.budget else 0.0
-        launches = source["launch"], source["more"].get(match.b.title, source["launch"])
+        launches = starter.launch, starter.launch_of(match.b.title)
         texts = [dict(launch.replaced)[asked.file.resolve()].decode() for launch in launches]
         asked.sides.append(list(zip((match.a, match.b), texts, strict=True)))
         asked.allowed = match.allowed

@@ -30,8 +30,8 @@ def test_each_side_is_started_with_its_own_script_whatever_else_the_command_name
     (tmp_path / "run.py").write_text("")
     sides = match(["old", "new", *command], [], Terms())
     assert (sides.a.title, sides.b.title) == ("old", "new")
-    source = sides.plan.source()
-    started = [source._more.get(side.title, source._launch) for side in (sides.a, sides.b)]
+    starter = sides.plan.source().starter
+    started = [starter.launch_of(side.title) for side in (sides.a, sides.b)]
     assert [launch.command for launch in started] == [(*command, "old"), (*command, "new")]
 
 

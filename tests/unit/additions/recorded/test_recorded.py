@@ -62,14 +62,14 @@ def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it():
     pairing = amp.pairing("previous")
     assert pairing.against == before.id
     assert before.stage == SO_FAR, "several stages of the group before it were kept"
-    stages = staging.all_stages(staging.described(planned("amp").trying(below=True)))
+    stages = staging.all_stages(planned("amp").trying(below=True).source())
     assert stages[-1].recipe.amp == "bf16" and stages[0].recipe.amp == "off"
 
 
 def test_a_stage_that_could_not_be_measured_there_keeps_its_reason():
     before, pinning = climb(planned("pinning").trying(below=True))
     assert before.stage == "baseline" and pinning.reason == stored()["pinning"].reason
-    heading, _ = staging.stage_diff(staging.described(planned("pinning").trying(below=True)))
+    heading, _ = staging.stage_diff(planned("pinning").trying(below=True).source())
     assert heading.startswith(f"n/a here: {pinning.reason}")
 
 

@@ -447,9 +447,9 @@ def test_with_a_switch_the_first_program_is_the_script_and_the_rest_are_its_argu
     for name in ("train.py", "config.py"):
         (tmp_path / name).write_text("")
     match = command._match(["train.py", "config.py", "--fast"], ["workers=2"], False, Terms("smoke"))
-    source = match.plan.source()
-    assert (source._launch.program, source._launch.arguments) == ("train.py", ("config.py", "--fast"))
-    assert source._more == {} and match.b.changes == {"workers": 2}
+    starter = match.plan.source().starter
+    assert (starter.launch.program, starter.launch.arguments) == ("train.py", ("config.py", "--fast"))
+    assert starter.more == {} and match.b.changes == {"workers": 2}
     assert "python train.py config.py --fast, as it is and with workers=2" in capsys.readouterr().err
 
 
@@ -458,6 +458,6 @@ def test_two_sides_of_one_title_are_started_each_by_its_own_command(tmp_path, mo
     (tmp_path / "train.py").write_text("")
     one, other = (Launch("train.py", ("--size", size)) for size in ("1", "2"))
     match = two_scripts(one, other, Terms("smoke"))
-    source = match.plan.source()
-    started = [source._more.get(side.title, source._launch).arguments for side in (match.a, match.b)]
+    starter = match.plan.source().starter
+    started = [starter.launch_of(side.title).arguments for side in (match.a, match.b)]
     assert started == [("--size", "1"), ("--size", "2")]

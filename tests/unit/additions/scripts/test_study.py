@@ -6,10 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.scripts import study
+from perfkit.additions.scripts.study import Pace, Pacer, Starter
 from perfkit.additions.scripts.watched import Launch
 from perfkit.ladder.catalogue import PRESETS, Budget, Slice, Stage
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
+from perfkit.studies import here
+from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Block
 
 
@@ -23,13 +26,22 @@ def test_a_script_is_measured_as_it_was_when_its_study_began(tmp_path):
     file = tmp_path / "train.py"
     file.write_bytes(b"old")
     launch = Launch(str(file))
-    plan = study.script_plan(launch, "smoke", more={"new": launch})
-    source = plan.source()
+    plan = study.script_plan(Starter(launch, {"new": launch}), "smoke")
+    starter = plan.source().starter
     file.write_bytes(b"saved meanwhile")
-    for each in (source._launch, source._more["new"]):
+    for each in (starter.launch, starter.launch_of("new")):
         assert dict(each.replaced) == {file: b"old"} and each.code == plan.subject.code
-    assert study.script_plan(launch, "smoke").subject.code != plan.subject.code
+    assert study.script_plan(Starter(launch), "smoke").subject.code != plan.subject.code
     assert launch.frozen().frozen() == launch.frozen(), "what is replaced already stays"
+
+
+def test_new_processes_of_a_script_need_no_zygote(monkeypatch):
+    """Each would import torch, for nobody, while the scripts start."""
+    prepared = []
+    monkeypatch.setattr(here.zygote, "prepare", lambda *about: prepared.append(about))
+    session = study.ScriptSession(study.ScriptSource(None, starter=Starter(None)), Progress())
+    session.renew([Stage("baseline", "baseline", Recipe())])
+    assert prepared == []
 
 
 def test_slow_steps_make_fewer_rounds_and_the_budget_stays():
@@ -70,60 +82,56 @@ class Child:
         return self.place
 
 
-def source(**paces):
-    found = study.ScriptSource.__new__(study.ScriptSource)
+def paced(**paces):
+    """A pacer of scripts that are this fast, and the scripts."""
+    pacer = Pacer()
     children = [Child(pace.began_at) for pace in paces.values()]
-    found._paces = dict(zip(children, paces.values(), strict=True))
-    return found, *children
+    pacer._paces = dict(zip(children, paces.values(), strict=True))
+    return pacer, *children
 
 
 def test_both_sides_take_equal_steps_of_an_epoch():
-    taken, slow, fast = source(slow=study._Pace(32, 0.09, 320), fast=study._Pace(32, 0.01, 960))
+    pacer, slow, fast = paced(slow=Pace(32, 0.09, 320), fast=Pace(32, 0.01, 960))
     size = {"samples": 192, "seconds": 0.0}
-    assert taken._slice_of(slow, 1, 0.3) == size, "together as long as two slices of 0.3 s"
+    assert pacer.slice_of(slow, 1, 0.3) == size, "together as long as two slices of 0.3 s"
     assert slow.place == 960, "it has gone on to where the other one begins"
     slow.place += 192
-    assert taken._slice_of(fast, 1, 0.3) == size and fast.place == 960
+    assert pacer.slice_of(fast, 1, 0.3) == size and fast.place == 960
     fast.place += 192
-    taken._paces[slow].note(Block(32, 0.03, [0.03], [0.0]))
-    assert taken._slice_of(fast, 1, 0.3)["samples"] == 480, "it is as fast as its newest slice was"
+    pacer._paces[slow].note(Block(32, 0.03, [0.03], [0.0]))
+    assert pacer.slice_of(fast, 1, 0.3)["samples"] == 480, "it is as fast as its newest slice was"
     assert fast.place == 1152, "it begins the next round"
-    assert taken._slice_of(slow, 1, 0.3)["samples"] == 480, "a round has slices of one size"
+    assert pacer.slice_of(slow, 1, 0.3)["samples"] == 480, "a round has slices of one size"
 
 
 def test_a_side_that_has_failed_is_given_no_part_of_a_round():
-    taken, slow, fast = source(slow=study._Pace(32, 0.09, 960), fast=study._Pace(32, 0.01, 320))
+    pacer, slow, fast = paced(slow=Pace(32, 0.09, 960), fast=Pace(32, 0.01, 320))
     slow.line.closed = True
-    assert taken._slice_of(fast, 1, 0.3)["samples"] == 960, "a slice of 0.3 s of its own"
+    assert pacer.slice_of(fast, 1, 0.3)["samples"] == 960, "a slice of 0.3 s of its own"
     assert fast.place == 320
-
-
-class Warm:
-    """A script whose warm-up is over."""
-
-    def __init__(self, warmup):
-        self.trained = SimpleNamespace(warmup=warmup, samples_per_step=32)
-
-    def ask(self, question, **how):
-        return self.trained
 
 
 def test_the_first_slice_is_sized_by_the_device_s_clock():
     """By the host's, steps that are only launched would look so short that the slice took minutes."""
-    (taken,) = source()
-    taken._more, taken._launch, taken.facts = {}, None, SimpleNamespace(step_s=0.5)
-    taken.plan, taken.baseline = SimpleNamespace(rule=PRESETS["smoke"].rule), Recipe
-    on_gpu = Warm(Block(64, 1.0, [0.001] * 2, [0.0] * 2, [0.5] * 2))
-    on_cpu = Warm(Block(64, 1.0, [0.25] * 2, [0.0] * 2))
-    for child in (on_gpu, on_cpu):
-        taken.take = lambda child=child: child
-        taken.start(Stage("baseline", "baseline", Recipe()))
-    assert [taken._paces[child].step_s for child in (on_gpu, on_cpu)] == [0.5, 0.25]
+    pacer, on_gpu, on_cpu = Pacer(), Child(0), Child(0)
+    launched = Block(64, 1.0, [0.001] * 2, [0.0] * 2, [0.5] * 2)
+    for child, warmup in ((on_gpu, launched), (on_cpu, Block(64, 1.0, [0.25] * 2, [0.0] * 2))):
+        pacer.add(child, SimpleNamespace(warmup=warmup, samples_per_step=32))
+    assert [pacer._paces[child].step_s for child in (on_gpu, on_cpu)] == [0.5, 0.25]
+
+
+def test_a_script_that_has_ended_is_forgotten_when_another_one_comes():
+    pacer, old = paced(old=Pace(32, 0.09, 960))
+    old.line.closed = True
+    new = Child(0)
+    pacer.add(new, SimpleNamespace(warmup=Block(64, 1.0, [0.25] * 2, [0.0] * 2), samples_per_step=32))
+    assert [*pacer._paces] == [new]
+    assert new.before_slice(1, 0.5)["samples"] == 64 and new.place == 0
 
 
 def test_a_side_that_is_far_behind_stays_there():
-    taken, slow, _ = source(slow=study._Pace(32, 0.5, 320), fast=study._Pace(32, 0.01, 3200))
-    taken._slice_of(slow, 1, 0.3)
+    pacer, slow, _ = paced(slow=Pace(32, 0.5, 320), fast=Pace(32, 0.01, 3200))
+    pacer.slice_of(slow, 1, 0.3)
     assert slow.place == 320, "45 s would be lost"
 
 

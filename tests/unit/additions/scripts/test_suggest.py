@@ -5,7 +5,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfkit.additions.scripts import study
 from perfkit.additions.scripts.causes import Switches, Symptoms, ordered, suggest
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
@@ -96,7 +95,7 @@ def test_what_the_check_up_calls_slower_is_not_suggested():
 
 def test_bounds_come_before_what_only_measuring_tells_and_measured_gains_before_both():
     refused = {"compile": "the script compiles it already"}
-    target = Target("cpu", own={"channels_last": True}, refuses=study.refusing(refused))
+    target = Target("cpu", own={"channels_last": True}, refuses=lambda name, recipe: refused.get(name, ""))
     seen = replace(SEEN, target=target)
     found = suggest(seen)
     assert [idea.cause for idea in found] == ["Loader workers", "AMP", "Optimizer"], "neither refused nor on"

@@ -1,5 +1,6 @@
 """What watching keeps, and says, where the script takes longer to answer than there is time."""
 
+import contextlib
 import math
 import time
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from perfkit.additions.scripts import evidence, watching
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import Account
+from perfkit.additions.scripts.study import ScriptSession, ScriptSource
+from perfkit.additions.scripts.watched import Launch
 from perfkit.additions.scripts.watching import Unanswered
 from perfkit.errors import Cancelled, RunFailed, TrainingEnded
 from perfkit.ladder.catalogue import PRESETS
@@ -142,17 +145,13 @@ UNSTARTED = run("cancelled", "stopped before its first round")
 
 
 class Trying:
-    """A source of given runs: that of the unchanged script, then those of what is tried."""
-
-    target = Target("cpu")
+    """A session of given runs: that of the unchanged script, then those of what is tried."""
 
     def __init__(self, *runs, stopped=None):
         self.runs, self.stopped = list(runs), stopped
-        self.plan = Plan(None, None, PRESETS["quick"].rule, None)
+        plan = Plan(None, None, PRESETS["quick"].rule, None)
+        self.source = SimpleNamespace(plan=plan, target=Target("cpu"), baseline=Recipe)
         self.rules = []
-
-    def baseline(self):
-        return Recipe()
 
     def measure(self, stages, rule):
         self.rules.append(rule)
@@ -213,6 +212,28 @@ def test_each_switch_that_is_tried_has_the_time_that_is_promised(seen):
     watching._tried(source, seen)
     (rule,) = source.rules
     assert rule.budget.seconds(2) == 2 * watching.TRY_S
+
+
+def test_ctrl_c_while_switches_are_tried_is_raised(tmp_path, seen, monkeypatch):
+    (tmp_path / "train.py").touch()
+    facts = ScriptFacts(device="cpu", facts=DeviceFacts())
+
+    @contextlib.contextmanager
+    def session(source, progress, store):
+        yield ScriptSession(source.knowing(facts), progress)
+
+    def tried(session, result):
+        assert session.source.plan.timeout_s == 4 * watching.TRY_S
+        session.stopped = KeyboardInterrupt()
+        return result
+
+    monkeypatch.setattr(ScriptSource, "session", session)
+    monkeypatch.setattr(ScriptSession, "take", lambda session: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(watching, "asked", lambda *_: {"facts": facts})
+    monkeypatch.setattr(watching, "watched", lambda *_: seen)
+    monkeypatch.setattr(watching, "_tried", tried)
+    with pytest.raises(KeyboardInterrupt):
+        watching.watch(Launch(str(tmp_path / "train.py")), tries=True)
 
 
 def test_nothing_is_started_where_nothing_is_suggested(seen):

@@ -9,13 +9,14 @@ from msgspec.structs import replace
 from perfkit.additions.simulate import chrome
 from perfkit.additions.simulate.costs import constants, error_table
 from perfkit.additions.simulate.host import ARTICLE
+from perfkit.additions.simulate.source import SimulatedSession
 from perfkit.additions.trace.analysis import analyse
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.rules import why_not
 from perfkit.studies import staging
 from perfkit.studies.planning import plan
-from perfkit.studies.sources import Study
+from perfkit.studies.sources import Progress, Study
 from tests.unit.additions.simulate.plans import prediction
 
 
@@ -23,9 +24,9 @@ def computed(device, workload, *changes):
     """The runs of stages with these switches."""
     recipes = [Recipe(batch_size=32).replace(**switches) for switches in changes]
     planned = plan(workload, device=device)
-    with planned.source() as opened:
+    with planned.open() as session:
         titled = [(str(number), recipe) for number, recipe in enumerate(recipes)]
-        return opened.measure(staging.recipe_stages(titled, opened.target), planned.rule)
+        return session.measure(staging.recipe_stages(titled, session.source.target), planned.rule)
 
 
 def test_another_workload_has_its_fetch_time_measured_here(no_orphans):
@@ -43,17 +44,18 @@ def test_what_cannot_be_computed_is_a_run_with_the_reason(no_orphans):
 
 
 def test_what_needs_numbers_and_a_switch_without_published_figures_are_refused_with_the_reason():
-    source = staging.described(plan(device="sim:rtx3090"))
+    source = plan(device="sim:rtx3090").source()
     with pytest.raises(InvalidValue, match="no numbers"):
         source.require(Study.PARITY)
     compiled = Recipe(compile=True, compile_mode="max-autotune")
     assert "no published figures" in why_not("compile_mode", compiled, source.target)
     assert "not simulated in bfloat16" in why_not("amp", Recipe(amp="bf16"), source.target)
     assert staging.all_stages(source)[0].recipe == source.baseline()
-    source.description = replace(source.description, convolves=False)
-    for predict in (staging.all_stages, lambda source: source.prediction(source.baseline())):
+    source = dataclasses.replace(source, told=replace(source.description, convolves=False))
+    session = SimulatedSession(source, Progress())
+    for predict in (lambda: staging.all_stages(source), lambda: session.prediction(source.baseline())):
         with pytest.raises(InvalidValue, match=r"not simulated in float32: .* another setting, such as"):
-            predict(source)
+            predict()
 
 
 def test_errors_are_those_of_the_constants_in_use():
