@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit.results import Check, Mechanism
+from perfkit.results import Mechanism
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,11 +77,3 @@ class Peak(msgspec.Struct, frozen=True):
     allocated: int | None
     reserved: int | None
     recompiles: int
-
-
-class ParityReport(msgspec.Struct, frozen=True):
-    """Whether a recipe trains the same as the plain program; `mechanisms` are the recipe's."""
-
-    checks: list[Check]
-    losses: dict[str, list[float]]  # of the candidate, and of the plain program in float32 and in float64
-    mechanisms: list[Mechanism]

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from perfkit.additions.parity.study import ParityReport
 from perfkit.recipe import Recipe, switches
 from perfkit.results import Check, Mechanism
 from perfkit.worker.checks import first_tensor, verify
-from perfkit.worker.messages import ParityReport
 from perfkit.worker.session import Session
 from perfkit.worker.training import Training, loss_values
 

@@ -1,12 +1,22 @@
 """Checks whether a recipe trains the same as the plain program."""
 
+import msgspec
+
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
 from perfkit.recipe import Recipe
-from perfkit.results.parity import Check, Parity
+from perfkit.results import Check, Mechanism, Parity
 from perfkit.rules import applicable, joined
 from perfkit.studies.here import Trainings
 from perfkit.studies.sources import Plan, Progress, Study
+
+
+class ParityReport(msgspec.Struct, frozen=True):
+    """What a process has found; `mechanisms` are the recipe's."""
+
+    checks: list[Check]
+    losses: dict[str, list[float]]  # of the candidate, and of the plain program in float32 and in float64
+    mechanisms: list[Mechanism]
 
 
 def parity(

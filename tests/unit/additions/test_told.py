@@ -6,7 +6,7 @@ import pytest
 
 from perfkit.additions.puzzles import panel as puzzles
 from perfkit.additions.search import panel as search
-from perfkit.studies import compare
+from perfkit.studies import compare as comparing
 
 
 def losing(*asked, store=None, **more):
@@ -45,8 +45,8 @@ def tune(monkeypatch):
 
 
 def compare(monkeypatch):
-    monkeypatch.setattr(compare, "compare_candidates", losing)
-    compare.compare("batch_size=8", "batch_size=16")
+    monkeypatch.setattr(comparing, "compare_candidates", losing)
+    comparing.compare("batch_size=8", "batch_size=16")
 
 
 @pytest.mark.parametrize("study", [compare, tune, capstone])

@@ -126,7 +126,9 @@ class FakeChild:
             case "peak":
                 return messages.Peak(1000 * self.recipe.batch_size, None, 0)
             case "perfkit.additions.parity.check:check":
-                return messages.ParityReport([], {"candidate": [2.0]}, self.machine.mechanisms)
+                from perfkit.additions.parity.study import ParityReport
+
+                return ParityReport([], {"candidate": [2.0]}, self.machine.mechanisms)
         raise AssertionError(question)
 
     def suspend(self):
