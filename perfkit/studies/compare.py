@@ -40,10 +40,9 @@ def compare(a: str, b: str, plan: Plan | None = None, progress: Progress | None 
     Without a `plan`, it measures on this machine for as long as `perfkit compare` does.
     """
     plan = plan or planning.plan().until()
+    sides = candidate(a, plan), candidate(b, plan)
     with warning_store() as store:
-        return compare_candidates(
-            candidate(a, plan), candidate(b, plan), plan, progress=progress, store=store
-        )
+        return compare_candidates(*sides, plan, progress=progress, store=store)
 
 
 def compare_candidates(

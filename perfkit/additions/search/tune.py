@@ -161,9 +161,8 @@ class _Search:
         titled = [(recipe.describe(base)[:120], recipe) for recipe in recipes if recipe != base]
         if not titled:
             return
-        runs = self._session.measure(
-            staging.recipe_stages([("baseline", base), *titled], source.target), rule
-        )
+        stages = staging.recipe_stages([("baseline", base), *titled], source.target)
+        runs = self._session.measure(stages, rule)
         rate = next(iter(self.tried.values()), runs[0]).samples_per_s
         for measured in runs:
             run = structs.replace(measured, reference_samples_per_s=rate.value if rate else None)
