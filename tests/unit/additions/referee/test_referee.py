@@ -17,8 +17,10 @@ from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.watched import Launch
+from perfkit.additions.shared.memory import Memory
 from perfkit.cli import app
-from perfkit.errors import InvalidValue, StoreError
+from perfkit.errors import InvalidValue, RunFailed, StoreError
+from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
@@ -26,7 +28,9 @@ from perfkit.results.run import Run
 from perfkit.results.schema import Raw
 from perfkit.results.stats import OF_SCRIPTS, Ratio, Spread
 from perfkit.results.store import RunStore
+from perfkit.rules import Target
 from perfkit.studies.compare import Candidate
+from perfkit.studies.sides import Side
 from perfkit.studies.sources import Progress
 
 STEPS = 20
@@ -64,6 +68,34 @@ def comparison(
     about = {"against": "a", "role": "previous", "interleaved": True, "spread": spread}
     pairing = Pairing(rates, [100.0] * rounds, [disturbed] * rounds, **about)
     return Comparison(run("a", 16, 1.0), run("b", 32, losses), pairing)
+
+
+class InTwoLives:
+    """A session whose sides are asked in each life of their processes; `b` has always ended by then."""
+
+    def __init__(self):
+        self.source = SimpleNamespace(baseline=Recipe, target=Target("cpu"))
+
+    def measure(self, stages, rule, look):
+        assert rule.cached == 0, "as in every comparison"
+        for losses in (3.0, 7.0):
+            seen = msgspec.structs.replace(PLAIN, losses=[losses] * STEPS)
+            answers = Mock(return_value=seen), Mock(side_effect=RunFailed("it ended"))
+            for stage, answer in zip(stages, answers, strict=True):
+                look(Side(stage, child=SimpleNamespace(tree=None, ask=answer)))
+        look(Side(stages[0]))  # nothing of it runs
+        about = {"session": "s", "created": "", "workload": "t.py", "device": "cpu", "recipe": {}}
+        return [
+            Run(id=each.name, title=each.title, stage=each.name, losses=[1.0], **about) for each in stages
+        ]
+
+
+def test_what_steps_did_in_the_first_life_comes_beside_the_runs_and_not_of_a_side_that_had_ended(monkeypatch):
+    monkeypatch.setattr(Memory, "of", lambda tree: Memory(peak=5, others=2))
+    match = Match(SimpleNamespace(rule=PRESETS["quick"].rule), Candidate("old"), Candidate("new"), set())
+    runs, seen = match._observed(InTwoLives())
+    assert seen == {"a": msgspec.structs.replace(PLAIN, losses=[3.0] * STEPS, memory=7)}
+    assert [run.losses for run in runs] == [[3.0] * STEPS, [1.0]], "a loss for each step, or as it was told"
 
 
 def measured(result):
