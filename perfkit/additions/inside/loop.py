@@ -56,50 +56,62 @@ class _Batches:
         self.fetched.clear()
 
 
+class _Observer:
+    """What a loop in this thread does: it fetches batches, and its first optimizer ends each step."""
+
+    def __init__(self) -> None:
+        self.steps = list[LoopStep]()
+        self.ends = list[torch.Event]()  # of the steps, by the device's clock
+        self._now = LoopStep()
+        self._since: float | None = None  # when the step under way began
+        self._batches = _Batches()
+        self._optimizer: Any = None
+        self._thread = threading.current_thread()
+
+    def fetch(self, plain: Any, iterator: Any) -> Any:
+        """Fetches a batch as `plain` does."""
+        if threading.current_thread() is not self._thread:
+            return plain(iterator)
+        start = time.perf_counter()
+        self._since = start if self._since is None else self._since
+        if not torch.is_grad_enabled():
+            self._now.evaluated = True
+            return plain(iterator)
+        batch = plain(iterator)
+        self._batches.fetched.append((id(iterator._dataset), time.perf_counter() - start, size(batch)))
+        return batch
+
+    def stepped(self, which: Any, *_: Any) -> None:
+        """An optimizer has made a step."""
+        self._optimizer = self._optimizer or which
+        if self._since is None or which is not self._optimizer:
+            return
+        end = time.perf_counter()
+        self._now.seconds = end - self._since
+        self._batches.count(self._now, is_first=not self.steps)
+        self.steps.append(self._now)
+        self._now = LoopStep()
+        self._since = end
+        if torch.cuda.is_initialized():
+            self.ends.append(torch.Event("cuda", enable_timing=True))
+            self.ends[-1].record()
+
+
 @contextlib.contextmanager
 def observed() -> Iterator[list[LoopStep]]:
     """Records the steps of a loop over a `DataLoader` while it is active, and leaves everything as before."""
-    steps, now, ends, batches = list[LoopStep](), LoopStep(), list[torch.Event](), _Batches()
-    first: Any = None
-    since: float | None = None
+    observer = _Observer()
     base: Any = dataloader._BaseDataLoaderIter
-    plain, here = base.__next__, threading.current_thread()
-
-    def fetch(iterator: Any) -> Any:
-        nonlocal since
-        if threading.current_thread() is not here:
-            return plain(iterator)
-        start = time.perf_counter()
-        since = start if since is None else since
-        if not torch.is_grad_enabled():
-            now.evaluated = True
-            return plain(iterator)
-        batch = plain(iterator)
-        batches.fetched.append((id(iterator._dataset), time.perf_counter() - start, size(batch)))
-        return batch
-
-    def stepped(which: Any, *_: Any) -> None:
-        nonlocal since, now, first
-        first = first or which
-        if since is not None and which is first:
-            end = time.perf_counter()
-            now.seconds = end - since
-            batches.count(now, is_first=not steps)
-            steps.append(now)
-            since, now = end, LoopStep()
-            if torch.cuda.is_initialized():
-                ends.append(torch.Event("cuda", enable_timing=True))
-                ends[-1].record()
-
-    handle = optimizer.register_optimizer_step_post_hook(stepped)
-    base.__next__ = fetch
+    plain = base.__next__
+    handle = optimizer.register_optimizer_step_post_hook(observer.stepped)
+    base.__next__ = lambda iterator: observer.fetch(plain, iterator)
     try:
-        yield steps
+        yield observer.steps
     finally:
         base.__next__ = plain
         handle.remove()
         with contextlib.suppress(RuntimeError):  # after a CUDA error, which the loop has raised already
-            _by_the_device(steps, ends)
+            _by_the_device(observer.steps, observer.ends)
 
 
 def _by_the_device(steps: Sequence[LoopStep], ends: Sequence[torch.Event]) -> None:
