@@ -69,9 +69,9 @@ def limit(side: DrawnSide) -> str:
     bars = {"data": loads, "transfer": side.rows.get("copy", [])}
     lost_ms = dict.fromkeys(bars, 0.0)
     for start, end in side.idle:
-        for limit, some in bars.items():
+        for name, some in bars.items():
             shared = [min(end, bar.end_ms) - max(start, bar.start_ms) for bar in some]
-            lost_ms[limit] += max([0.0, *shared])
+            lost_ms[name] += max([0.0, *shared])
     is_launching = sum(lost_ms.values()) < (side.step_ms - side.computing_ms) * side.steps / 2
     return "host" if is_launching else max(lost_ms, key=lost_ms.__getitem__)
 

@@ -98,8 +98,8 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
     def closed(self) -> tuple[str, tuple[float, float]] | None:
         """What became shorter, as `idle 55 → 12 ms`, and where it is in the first side.
 
-        It is for as many samples as a step of the first side has. Two steps cannot decide anything, so this
-        is only said if a comparison found that the second side is faster.
+        Both are for the samples of the first side's step. Two steps cannot decide anything, so this is only
+        said if a comparison found that the second side is faster.
         """
         if self.verdict not in ("", "faster", "predicted faster"):
             return None
@@ -107,10 +107,11 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         scale = first.samples / last.samples
         computing = first.computing_ms, last.computing_ms * scale
         idle = first.step_ms - computing[0], last.step_ms * scale - computing[1]
-        is_idle = idle[0] - idle[1] >= computing[0] - computing[1]
-        name, (before, after) = ("idle", idle) if is_idle else ("kernels", computing)
+        if idle[0] - idle[1] >= computing[0] - computing[1]:
+            name, places, (before, after) = "idle", first.idle, idle
+        else:
+            name, places, (before, after) = "kernels", first.computing, computing
         samples = f" for {first.samples} samples" if last.samples != first.samples else ""
-        places = first.idle if is_idle else first.computing
         if before <= after or not places or "kernels" not in first.shown:
             return None
         longest = max(places, key=lambda span: span[1] - span[0])

@@ -36,9 +36,10 @@ class Parts:
         start = time.perf_counter()
         yield
         if kind:
-            last = self.bars[-1] if self.bars else ("", 0.0, 0.0, -1)
-            if kind == last[0] == "compute" and self.batch == last[3]:  # forward, backward, optimizer
-                _, start, _, _ = self.bars.pop()
+            before, began, _, batch = self.bars[-1] if self.bars else ("", 0.0, 0.0, -1)
+            if kind == before == "compute" and self.batch == batch:  # forward, backward, optimizer
+                self.bars.pop()
+                start = began
             self.bars.append((kind, start, time.perf_counter(), self.batch))
 
     def begins(self, batches: int) -> dict[int, float]:
