@@ -71,11 +71,7 @@ def names_of(answer: str) -> dict[str, object]:
     linecache.cache[_ANSWER] = len(answer), None, answer.splitlines(keepends=True), _ANSWER
     names = {**PRELUDE, "__name__": "your_answer"}
     exec(compile(answer, _ANSWER, "exec"), names)
-    return {
-        name: value
-        for name, value in names.items()
-        if not name.startswith("__") and PRELUDE.get(name) is not value
-    }
+    return {name: own for name, own in names.items() if name[:2] != "__" and PRELUDE.get(name) is not own}
 
 
 def _in_words(problem: BaseException) -> str:

@@ -108,8 +108,7 @@ def _amounts(side: Behaviour) -> dict[str, float]:
     return amounts
 
 
-# The share of the old amount from which on the new one is the same, if that is not all of it.
-_SHARES = {"updates": FEW, "inputs": SAME, "batches": SAME, "frozen": SAME}
+_SHARES = {"updates": FEW, "inputs": SAME, "batches": SAME, "frozen": SAME}  # of the old amount; else all
 
 
 def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:

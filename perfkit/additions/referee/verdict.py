@@ -135,7 +135,8 @@ class MatchResult(NamedTuple):
 
 
 def _differences(match: MatchResult, losses: Check) -> list[Difference]:
-    result, allowed = match.comparison, match.allowed
+    result = match.comparison
+    allowed = match.allowed
     found = list(differences(*match.seen.values())) if len(match.seen) == 2 else []
     if match.is_whole:
         before, now = (side.samples for side in match.seen.values())

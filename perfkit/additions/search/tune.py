@@ -28,9 +28,7 @@ from perfkit.studies.sources import Plan, Progress, Session, Study
 SPACE: dict[str, list[Value]] = registry.toml(__package__, "space")
 """The default space, without values that cannot act here. A batch size would change the training."""
 ROUNDS = 5  # of each recipe while the values of a switch are tried
-SEARCHING = 0.7
-"""No recipe starts after this part of the budget: the best one must still be measured again, for a tenth of
-the budget at most."""
+SEARCHING = 0.7  # of the budget: no recipe starts later, because the best one must be measured again
 _STOPPED = "The search was stopped, so parity was not checked"
 MOST_CHECKS = 3  # of parity, the fastest recipe first, until one trains the same
 

@@ -1,7 +1,6 @@
 """Writes simulated steps as a trace of the PyTorch profiler, to be read like a real one.
 
-The names of kernels, processes and the GPU begin with `simulated`. Facts that the model does not know (grids,
-occupancy) are left out.
+Names of kernels, processes and the GPU begin with `simulated`; unknown facts (grids, occupancy) are left out.
 """
 
 import gzip

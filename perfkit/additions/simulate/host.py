@@ -38,10 +38,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         if self == IDEAL:
             return "ideal host: the data are already on the device"
         link = f", link {self.link_gbs:g} GB/s" if self.link_gbs else ""
-        return (
-            f"{self.name} host: {self.cores:g} cores, {self.fetch_ms:.3g} ms to fetch a sample, "
-            f"pageable copies {self.pageable_gbs:g} GB/s{link}"
-        )
+        loads = f"{self.cores:g} cores, {self.fetch_ms:.3g} ms to fetch a sample"
+        return f"{self.name} host: {loads}, pageable copies {self.pageable_gbs:g} GB/s{link}"
 
 
 ARTICLE = msgspec.convert(registry.toml(__package__, "article")["host"], Host)
@@ -74,10 +72,8 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
     if is_article and text in (None, "", "article"):
         return ARTICLE
     if text == "article":
-        raise InvalidValue(
-            "--host article knows only the cost of loading the article's images",
-            "Leave --host out to measure the fetch time here, or give it as --host cores=8,fetch_ms=2",
-        )
+        remedy = "Leave --host out to measure the fetch time here, or give it as --host cores=8,fetch_ms=2"
+        raise InvalidValue("--host article knows only the cost of loading the article's images", remedy)
     other = replace(ARTICLE, name=text or "virtual", pageable_gbs=6.0, link_gbs=None, band=0.0)
     if not is_article:
         other = replace(other, fetch_ms=None, band=MEASURED_BAND)
@@ -85,10 +81,8 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
         parts = dict(part.split("=") for part in (text or f"cores={cores}").replace(" ", "").split(","))
         values: dict[str, Any] = msgspec.convert(parts, dict[_Number, _Positive], strict=False)
     except ValueError:
-        raise InvalidValue(
-            f"--host was given '{text}'",
-            f"Allowed: article, ideal, or numbers above 0 as {'=…,'.join(get_args(_Number))}=…",
-        ) from None
+        allowed = f"article, ideal, or numbers above 0 as {'=…,'.join(get_args(_Number))}=…"
+        raise InvalidValue(f"--host was given '{text}'", f"Allowed: {allowed}") from None
     if "fetch_ms" in values:
         values["band"] = 0.0
     if "cores" in values:
@@ -100,10 +94,7 @@ class HostBar(NamedTuple):
     """What the host or a stream did, and its start and end in seconds."""
 
     what: Literal["step", "host", "launch", "wait", "kernel", "copy", "worker"]
-    """`host` is everything that the host did for an event, after its parts; `step` is a whole step.
-
-    `worker` is the loading of the batch that the step takes.
-    """
+    """`host` covers all parts of an event; `step` is a whole step, `worker` the loading of its batch."""
     event: Event | None
     start: float
     end: float
@@ -150,10 +141,7 @@ class SimulatedTraining:
         self._bars: list[HostBar] | None = None
 
     def steady(self, actions: Sequence[Action], noted: int = 0) -> Outcome:
-        """The steady state of a training whose steps consist of these actions.
-
-        Bars are recorded for the last `noted` steps.
-        """
+        """The steady state of steps that have these actions, with bars for the last `noted` steps."""
         if self._host.name == IDEAL.name:
             actions = [action for action in actions if not isinstance(action[0], Copy | Fetch)]
         elif self._recipe.pin_memory:
@@ -251,7 +239,8 @@ class SimulatedTraining:
         self._note("kernel", event, start, end, kernel)
 
     def _copy(self, copy: Copy) -> None:
-        began, stream = self.now, copy.stream
+        began = self.now
+        stream = copy.stream
         if copy.pinned:
             self._call(copy, _COPY_S)
             start = max(self.now, self._free[stream], self._engine_free)

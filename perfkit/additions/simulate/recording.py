@@ -191,7 +191,8 @@ class _Listened(Program):
         return self.recorder.range(cast(Phase, name))
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        recipe, recorder = self.recipe, self.recorder
+        recipe = self.recipe
+        recorder = self.recorder
         self.building.close()
         _must_be_modelled(self.model)
         dataset = loader.dataset

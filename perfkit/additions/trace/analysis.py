@@ -82,7 +82,8 @@ def _use(trace: Trace) -> dict[str, Any]:
 
     Utilisation is |K∩S| / |S|. Tensor Cores are shares of kernel time by `yes`, `no`, `unknown`.
     """
-    steps, table = trace.steps, trace.table
+    steps = trace.steps
+    table = trace.table
     kernels = trace.rows(*KERNELS)
     is_known = len(trace.device) and steps.total
     time = steps.within(table.start[kernels], table.end[kernels])
