@@ -1,7 +1,10 @@
 """What a finding is worth, how it is said, and which warnings of a script are worth repeating."""
 
+import jinja2
 import pytest
 
+from perfkit import registry
+from perfkit.additions.advice import finding
 from perfkit.additions.advice.finding import Finding, advice_table, warned, warnings_of
 from perfkit.results.stats import Ratio
 
@@ -84,3 +87,24 @@ def test_each_warning_is_repeated_once_and_no_more_than_a_dozen():
     assert len(warnings_of(f"t.py:{number}: UserWarning: one" for number in range(50))) == 12
     (section,) = warned([], ["twice"])
     assert section.title == "What the script itself warned of"
+
+
+@pytest.mark.parametrize("folder", ["scripts", "ranks"])
+def test_each_row_of_a_table_is_two_sentences_that_can_be_filled_and_its_kind(folder):
+    rows = registry.toml(f"perfkit.additions.{folder}", "causes")
+    rows.pop("limits", None)
+    assert len(rows) > 10
+    for cause, row in rows.items():
+        assert {"seen", "change"} <= row.keys() <= {"seen", "change", "kind", "urgency"}, cause
+        assert row.get("kind", "time") in ("time", "waste", "memory", "data"), cause
+        for text in (row["seen"], row["change"]):
+            finding._SENTENCES.from_string(text)  # an error of its syntax, or an unknown filter
+            assert not text.endswith("."), f"{cause}: words follow it"
+
+
+def test_a_fact_that_is_missing_is_an_error_and_not_a_gap_in_a_sentence():
+    causes = finding.Causes("perfkit.additions.scripts.causes")
+    with pytest.raises(jinja2.UndefinedError):
+        causes.found("evaluation", share=0.5)
+    with pytest.raises(KeyError):
+        causes.found("no such cause")
