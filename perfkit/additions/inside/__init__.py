@@ -19,8 +19,7 @@ PUBLIC = {
 NOTEBOOK = {name: f"perfkit.additions.inside.panel:{name}" for name in ("kernels", "memory")}
 
 MEMORY, KERNELS = "perfkit.additions.inside.step:memory", "perfkit.additions.inside.step:kernels"
-SYNCS = "perfkit.additions.inside.syncs:syncs"
-"""Questions to a training (see `Procedures.answer`)."""
+SYNCS = "perfkit.additions.inside.syncs:syncs"  # questions to a training (see `Procedures.answer`)
 
 KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
 

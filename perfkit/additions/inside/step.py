@@ -131,7 +131,9 @@ def kernels(session: Session) -> Procedure:
     shapes = [(m, k, n) for k in DEPTHS for n in widths]
     shapes += [(each, DEPTHS[1], widths[1]) for each in (m - 1, 8)]  # an odd m, and a small one
     shapes += [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
-    rows, peaks, settings = list[ShapeTiming](), dict[str, float](), torch.backends.cuda.matmul
+    rows = list[ShapeTiming]()
+    peaks = dict[str, float]()
+    settings = torch.backends.cuda.matmul
     usual = settings.fp32_precision
     for kind, (dtype, precision) in _formats(device).items():
         factors = partial(torch.randn, device=device, dtype=dtype)
@@ -140,7 +142,8 @@ def kernels(session: Session) -> Procedure:
         least = _least_s(device, products)
         settings.fp32_precision = usual  # not in a `finally`: an error ends this process
         for (m, k, n), seconds in zip(shapes, least, strict=True):
-            rate, moved = 2 * m * k * n / seconds, (m * k + k * n + m * n) * dtype.itemsize
+            rate = 2 * m * k * n / seconds
+            moved = (m * k + k * n + m * n) * dtype.itemsize
             rows.append(ShapeTiming(f"{m} x {k} x {n}", kind, seconds, rate, rate * seconds / moved))
             peaks[kind] = max(rate, peaks.get(kind, 0.0))
     source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)

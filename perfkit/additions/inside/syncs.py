@@ -88,7 +88,8 @@ class _Calls(TorchFunctionMode):
         self.on_gpu = on_gpu
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        name = getattr(func, "__name__", "")
+        kwargs = kwargs or {}
         result = func(*args, **kwargs)
         judgement = _judge(name, args, kwargs, result, self.on_gpu)
         if judgement and (caller := _caller(self.on_gpu)):

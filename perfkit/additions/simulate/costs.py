@@ -30,8 +30,7 @@ from perfkit.additions.simulate.step import (
 from perfkit.errors import InvalidValue, one_of
 
 Floats = NDArray[np.float64]
-_UNITS = ("float32", "tf32", "tensor")
-"""The last unit computes 16-bit types. The last two are Tensor Cores."""
+_UNITS = ("float32", "tf32", "tensor")  # the last one computes 16-bit types; the last two are Tensor Cores
 
 _ENOUGH = 20  # figures with which a claim's own error is enough
 
