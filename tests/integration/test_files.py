@@ -55,6 +55,7 @@ COPIED = {
         try: change(os.open("large.bin", os.O_RDONLY))
         except PermissionError: continue
         raise AssertionError("it was not refused")""",
+    "the folder above": 'open("../beside.txt", "a").write("new"); os.chmod("../beside.txt", 0o600)',
     "the folder around a link": """
     try: os.chmod("many/../src/model.py", 0o600)
     except PermissionError: os.chmod("src/model.py", 0o600)""",

@@ -26,6 +26,7 @@ _EVENTS = registry.toml(__package__, "events")
 _PATHS = _EVENTS["file"] | _EVENTS["folder"] | _EVENTS["entry"]
 _ATTRIBUTES, _COMMANDS = _EVENTS["attribute"], _EVENTS["start"]
 _SHELL = ["/bin/sh", "-c"]  # as `shell=True` and `os.system` start a line
+_UP = re.compile(r"(.*/)?\.\.(?=/|\Z)", re.DOTALL)  # a path as far as its last `..`
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SAID = 16 << 20  # a copy of more bytes is reported
 _MOST = 1 << 30  # a copy of more bytes is refused
@@ -103,9 +104,8 @@ class Outputs:
         if self._is_ignoring():
             return
         place = os.path.abspath(write.path)
-        if os.pardir in write.path.split(os.sep):  # which leaves the folder that a link leads to
-            folder, name = os.path.split(write.path)
-            place = os.path.normpath(os.path.join(os.path.realpath(folder), name))
+        if up := _UP.match(write.path):  # it leaves the folder that a link leads to
+            place = os.path.normpath(os.path.realpath(up[0]) + write.path[up.end() :])
         with self.ignored(), self._lock:
             if is_within(place, self._scratch):
                 self.notes += make_room(self._scratch, place, write)

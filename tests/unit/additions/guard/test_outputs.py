@@ -65,6 +65,7 @@ def test_a_folder_whose_mode_owner_or_time_is_changed_becomes_a_real_one(
     assert Path("out/old.txt").read_text() == "original"
 
 
+WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 ATTRIBUTES = {
     "os.chmod": (0o600, -1),
     "os.chown": (0, 0, -1),
@@ -110,6 +111,19 @@ def test_a_path_out_of_a_folder_that_is_a_link_is_refused(path, project, scratch
     assert not Path("train.py").is_symlink() and (project / "train.py").stat().st_mode & 0o777 != 0o600
 
 
+@pytest.mark.parametrize("path", ["../other/old.txt", "../project/../other/old.txt", "../other../old.txt"])
+def test_a_path_that_begins_above_leads_to_the_mirror(path, project, tmp_path, monkeypatch):
+    kept = Path(os.path.normpath(project / path))
+    kept.parent.mkdir()
+    kept.write_text("original")
+    root = str(tmp_path / "scratch")
+    unfold(root, f"{root}{project}")
+    monkeypatch.chdir(f"{root}{project}")
+    Outputs(root).hook("open", (path, "w", WRITING))
+    Path(path).write_text("new")
+    assert kept.read_text() == "original" and Path(path).read_text() == "new"
+
+
 PROGRAM, LINE = "subprocess.Popen", "os.system"
 
 
@@ -140,9 +154,6 @@ def test_where_the_kernel_guards_nothing_only_programs_that_read_are_started(
     refused = pytest.raises(PermissionError, match="starts no other program")
     with contextlib.nullcontext() if is_started else refused:
         scratch.hook(event, ("git", command) if event == PROGRAM else (command,))
-
-
-WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 @pytest.mark.parametrize(
