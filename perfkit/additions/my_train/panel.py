@@ -84,7 +84,7 @@ def my_train(
 
 
 def _written(file: Path, text: str) -> str:
-    """Writes the file; one with a different text keeps it under another name."""
+    """Writes the file. A file with a different text is kept under another name."""
     said = f"Wrote {file.absolute()}."
     if file.exists() and file.read_text(encoding="utf-8-sig") != text:
         old, number = file.with_name(f"old_{NAME}"), 1
@@ -92,7 +92,7 @@ def _written(file: Path, text: str) -> str:
             number += 1
             old = file.with_name(f"old_{number}_{NAME}")
         old.write_bytes(file.read_bytes())
-        said += f" What was in it is in {old.name}."
+        said += f" Its previous text is in {old.name}."
     file.write_text(text, encoding="utf-8")
     return said
 

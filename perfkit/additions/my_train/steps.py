@@ -25,7 +25,7 @@ _OF_COPIES = re.compile(r",\s*(pin_memory|non_blocking)=([^,()]|\([^()]*\))+")  
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A file that was kept. `switches` are set outside the file. `rate`: of the first one, when measured."""
+    """A file that was kept. `switches` are set outside the file. `rate`: of the first one, once measured."""
 
     text: str
     switches: dict[str, Value] = {}
@@ -88,7 +88,7 @@ def can_act(old: str, new: str) -> bool:
 
 
 def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
-    """A change in a few words: `02 a worker, sleeping threads`; of a learner's own line, its end."""
+    """A change in a few words: `02 a worker, sleeping threads`; for a learner's own line, its end."""
     known = {change["switch"]: (change["chapter"], change["what"]) for change in _course()["outside"]}
     outside = [f"{name}={value}" for name, value in switches.items()]
     text, changes = old, list[tuple[str, str]]()
@@ -109,7 +109,7 @@ def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
 
 
 def chart(versions: Sequence[Version], whole: Ratio | None = None) -> Figure:
-    """The climb: the rate of each version, by the ratios since the first; `whole` was measured at once."""
+    """The climb: the rate of each version, by the ratios since the first; `whole`: that of all edits at once."""
     rows, rate, total = list[Row](), versions[0].rate, 1.0
     for version in versions:
         if gain := version.gain:

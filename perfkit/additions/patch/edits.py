@@ -1,4 +1,4 @@
-"""The edit of a user's script that sets switches, and the proof that it does what they do from outside."""
+"""The edit of a user's script that sets switches, and the proof that it does what they do if set outside."""
 
 import ast
 import difflib
