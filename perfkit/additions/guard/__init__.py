@@ -1,1 +1,1 @@
-"""The user's files, kept from what a program writes; it knows nothing of training."""
+"""Keeps the writes of a program away from the user's files. It knows nothing of training."""

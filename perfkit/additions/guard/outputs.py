@@ -77,7 +77,7 @@ class Outputs:
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)
         self.writable = [folder for folder in _writable_folders(more) if not is_within(here, folder)]
         """Folders outside of the mirror that every script may change."""
-        self.notes: list[str] = []  # what a person is to know of copies
+        self.notes: list[str] = []  # remarks on copies, for a person
 
     @contextlib.contextmanager
     def ignored(self) -> Iterator[None]:

@@ -109,7 +109,7 @@ def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
 
 
 def chart(versions: Sequence[Version], whole: Ratio | None = None) -> Figure:
-    """The climb: the rate of each version, by the ratios since the first; `whole`: that of all edits at once."""
+    """The climb: the rate of each version, by the ratios since the first; `whole`: all edits at once."""
     rows, rate, total = list[Row](), versions[0].rate, 1.0
     for version in versions:
         if gain := version.gain:

@@ -146,7 +146,7 @@ def _of_optimizers(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
 
 
 def is_kept(number: int) -> bool:
-    """Whether what a step did is kept, by its number, so that two scripts keep the same ones."""
+    """Whether the facts of a step are kept. Its number decides, so that two scripts keep the same steps."""
     every = 1 << (number // LIMIT.full).bit_length()
     return bool(number // LIMIT.together % every == 0)
 

@@ -179,7 +179,7 @@ def judge_speed(ratio: Ratio, run: float | None, limits: SpeedLimits) -> Outcome
 
 
 class _Speed(NamedTuple):
-    """The words for what was measured of the speed: of the steps, and of the run."""
+    """The measured speed of the steps and of the run, and the words for it."""
 
     match: MatchResult
     ratio: Ratio

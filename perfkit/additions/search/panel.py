@@ -23,8 +23,8 @@ def tune(
 
     Table: Tried.
 
-    The space has values by switch (the usual ones if None). Recipes above `memory_gb` are not picked. All
-    others are as for the panels.
+    The space has values by switch (the usual ones if None). Recipes above `memory_gb` are not picked.
+    Further arguments are those of the panels.
     """
     plan = planning.plan(workload, stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
