@@ -236,6 +236,20 @@ def test_how_far_weights_move_is_one_difference_and_none_where_another_one_expla
     assert [one.name for one in verdict(2.0, old=old, new=fewer).differences] == ["samples"]
 
 
+@pytest.mark.parametrize(
+    ("values", "loss", "told"),
+    [
+        ([1600] * STEPS, 1.0, None),
+        ([1120] * STEPS, 1.0, None),  # padding is left out: the losses are the same
+        ([1120] * STEPS, 1.1, "an input has 70 values, not 100"),
+        ([1120] * messages.LOSSES + [160] * (STEPS - messages.LOSSES), 1.0, "values, not 70"),
+    ],
+)
+def test_inputs_without_their_padding_are_the_measure_of_later_ones(values, loss, told):
+    found = [one.evidence for one in differences(PLAIN, but(values=values, losses=[loss] * STEPS))]
+    assert len(found) == (told is not None) and (told or "") in " ".join(found)
+
+
 def test_a_run_is_judged_with_all_that_is_between_its_steps():
     given = verdict(old=VALIDATED, new=QUICKLY)
     assert given.run == pytest.approx(5.0)
