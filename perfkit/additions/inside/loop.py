@@ -69,7 +69,6 @@ class _Observer:
         self._thread = threading.current_thread()
 
     def fetch(self, plain: Any, iterator: Any) -> Any:
-        """Fetches a batch as `plain` does."""
         if threading.current_thread() is not self._thread:
             return plain(iterator)
         start = time.perf_counter()
@@ -82,7 +81,6 @@ class _Observer:
         return batch
 
     def stepped(self, which: Any, *_: Any) -> None:
-        """An optimizer has made a step."""
         self._optimizer = self._optimizer or which
         if self._since is None or which is not self._optimizer:
             return

@@ -58,9 +58,8 @@ class Patch:
             # Lines end at line feeds only, so that carriage returns and form feeds are kept.
             old, new = (list(io.StringIO(data.decode(), newline="\n")) for data in (before, after))
             texts += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
-        return "".join(
-            text if text[-1] == "\n" else f"{text}\n\\ No newline at end of file\n" for text in texts
-        )
+        ended = (text if text[-1] == "\n" else f"{text}\n\\ No newline at end of file\n" for text in texts)
+        return "".join(ended)
 
     def notes(self) -> list[Content]:
         how: list[Content] = [f"Apply it in {self.root} with: git apply perfkit.diff"] if self.edited else []
@@ -128,7 +127,8 @@ class _Patcher:
         sites = self.sites(role)
         if not sites and code.startswith("."):  # the model is called here, wherever it was made
             sites = self.sites("forward")
-        if not (self.sources if role == "line" else sites):
+        has_place = bool(self.sources if role == "line" else sites)
+        if not has_place:
             raise Refused(f"no {role} was seen in the script's own code")
         self._refuse_own(name, code, value)
         where = os.path.basename(sites[0].place) if sites else ""
@@ -146,7 +146,8 @@ class _Patcher:
                 if option.replace("-", "_") in (name, *re.findall(r"(\w+)=", code)):
                     given = "" if value is True else f" {value}"
                     raise Refused(f"set it with the script's option --{option}{given}")
-            for number, line in enumerate(source.text.split("\n") if name in _OWN else (), 1):
+            lines = source.text.split("\n") if name in _OWN else []
+            for number, line in enumerate(lines, 1):
                 if re.match(rf"[^#]*{_OWN[name]}", line):
                     own = code.removeprefix("with ").replace("\n", "; ")  # it may be no `with` there
                     raise Refused(f"{source.name}:{number}: make that `{own}`")

@@ -28,7 +28,7 @@ class SourceFile:
         data = data.removeprefix(self._mark)
         self.data, self.name = data, Path(path).name
         self.edits: list[tuple[int, int, str]] = []
-        """Start and end of bytes that are replaced by a text; nothing is where both are the same."""
+        """Start and end of the bytes that a text replaces; it is inserted where both are the same."""
         try:
             self.text = data.decode()
             self._tree = ast.parse(self.text)
