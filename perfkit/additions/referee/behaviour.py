@@ -172,7 +172,8 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     part = min(1.0, sum(first_new.loaded) / max(1, sum(first_old.loaded)))
     for name in BESIDES:
         seen, known = new.times(name, count), old.times(name, count)
-        if seen + bool(seen) < int(known * part):  # the next one may follow at once
+        expected = int(known * part)
+        if seen < expected - 1 or (expected and not seen):  # the next one may follow at once
             yield Difference(name, f"{seen} {name} in the first {count} steps, not {known}")
     if replaced := [f"{name} is replaced" for name in new.replaced if name not in old.replaced]:
         yield Difference("timing", "; ".join(replaced))

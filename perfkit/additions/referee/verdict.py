@@ -113,10 +113,7 @@ class MatchResult(NamedTuple):
     is_whole: bool = False  # whether both ran to their end
 
     def verdict(self, precision: float, gate: Outcome | None = None) -> RefereeVerdict:
-        """The verdict on the comparison, whose interval was to have a half width of this `precision`.
-
-        `gate`: what one says of the speed; without one, B must be faster.
-        """
+        """The verdict on an interval of this `precision`. Without what a `gate` says, B must be faster."""
         losses = study.losses(self.comparison.a, self.comparison.b)
         found = _differences(self, losses)
         run = _run_ratio(self)
