@@ -68,17 +68,9 @@ def my_train(
     result, verdict = with_line(lambda progress: _measured(before, now, allow, budget_s, progress))
     said += map(Notice, sentences.notices([result.a, result.b]))
     said += figures.headline([result.a, result.b]), diff, f"Verdict: {verdict.outcome}: {verdict.reason}."
-    if whole:
-        pass  # it says nothing of the last edit
-    elif verdict.outcome == Outcome.FASTER:
-        versions = _added(versions, now, result)
-    elif keep and verdict.outcome != Outcome.TRAINS_DIFFERENTLY:
-        now = structs.replace(now, what=f"{now.what}, kept by you ({verdict.outcome})")
-        versions = _added(versions, now, result)
-    elif now.text == before.text:
-        said.append("It is not kept: what is set outside the file stays as it was.")
-    else:
-        said.append("It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`.")
+    if not whole:  # which says nothing of the last edit
+        versions, remarks = _decided(versions, now, result, verdict.outcome, keep)
+        said += remarks
     chart = steps.chart(versions, result.ratio if whole else None)
     return Shown(versions, [*said, chart, Section("Details", verdict.sections(result)[:-1], folded=True)])
 
@@ -115,11 +107,20 @@ def _measured(
     return found.comparison, found.verdict(rule.precision)
 
 
-def _added(versions: list[Version], now: Version, result: Comparison) -> list[Version]:
-    """The versions with one more, stored; the rate of the first one is known once it is measured."""
-    first, *later = versions
+def _decided(
+    versions: list[Version], now: Version, result: Comparison, outcome: Outcome, keep: bool
+) -> tuple[list[Version], list[str]]:
+    """The versions, with the new one if it is kept, or else what to do. Those that are kept are stored."""
+    is_wanted = keep and outcome != Outcome.TRAINS_DIFFERENTLY
+    if outcome != Outcome.FASTER and is_wanted:
+        now = structs.replace(now, what=f"{now.what}, kept by you ({outcome})")
+    elif outcome != Outcome.FASTER:
+        if now.text == versions[-1].text:
+            return versions, ["It is not kept: what is set outside the file stays as it was."]
+        return versions, ["It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`."]
+    first, *later = versions  # the rate of the first one is known once it is measured
     if first.rate is None and result.a.samples_per_s:
         first = structs.replace(first, rate=result.a.samples_per_s.value)
     versions = [first, *later, structs.replace(now, gain=result.ratio)]
     steps.save(versions)
-    return versions
+    return versions, []
