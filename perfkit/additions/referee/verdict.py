@@ -159,10 +159,7 @@ class SpeedLimits(NamedTuple):
 
 
 def judge_speed(ratio: Ratio, run: float | None, limits: SpeedLimits) -> Outcome:
-    """Whether the new script is faster: the first case that holds.
-
-    `ratio` compares the steps of both; `run` compares both runs, and is None if they are little but steps.
-    """
+    """Judges the ratio of steps, and that of the run if it has much else, by the first case that holds."""
     if ratio.is_slower or ratio.high < 1 / limits.clear:
         return Outcome.SLOWER
     if run is not None and run > LIMIT.run_faster:

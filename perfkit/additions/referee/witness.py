@@ -65,16 +65,7 @@ class Witness(Part):
         script = self._script
         number = self._number
         count = len(steps)
-        if not number:
-            plain = [p for p in script.parameters() if type(p.data) is torch.Tensor and p.dim() > 1]
-            if weights := [p for p in plain if p.requires_grad]:
-                self._weight = weights[(len(weights) - 1) // 2]  # a head alone is cheap to update
-            self._weights_before = self._weights()
-        if number == MOVES_AFTER:
-            now = self._weights()
-            before = self._weights_before.items()
-            self._moved = {name: (now[name] - old).norm() for name, old in before if name in now}
-            self._weights_before = {}
+        self._look_at_weights()
         reached = None
         if self._leaves:
             updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
@@ -102,6 +93,19 @@ class Witness(Part):
         self._number += 1
         self._backwards = script.backwards
         self._begin_step()
+
+    def _look_at_weights(self) -> None:
+        """After the first step, and some steps later: how far each weight has moved."""
+        if self._number == 0:
+            plain = [p for p in self._script.parameters() if type(p.data) is torch.Tensor and p.dim() > 1]
+            if weights := [p for p in plain if p.requires_grad]:
+                self._weight = weights[(len(weights) - 1) // 2]  # a head alone is cheap to update
+            self._weights_before = self._weights()
+        elif self._number == MOVES_AFTER:
+            now = self._weights()
+            before = self._weights_before.items()
+            self._moved = {name: (now[name] - old).norm() for name, old in before if name in now}
+            self._weights_before = {}
 
     def on_end(self) -> None:
         """An evaluation or a checkpoint may follow the last step."""
