@@ -25,7 +25,7 @@ def patch(
         typer.Option(help="seconds of rounds against the switches set from outside; 0: unverified", min=0),
     ] = 30.0,
 ) -> None:
-    """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
+    """Prints the edit that sets switches in your script, at the calls seen while it trained."""
     if launcher(program):
         what = f"{program} starts other processes, and a script is edited at the calls of one"
         remedy = "Name the script itself, and let it train as a single rank, or measure it on all ranks"

@@ -85,7 +85,7 @@ class SourceFile:
     def add_before(self, statement: ast.stmt, line: str) -> None:
         before = self.lines[statement.lineno - 1][: statement.col_offset].decode()
         if before.strip():
-            raise Refused(f"{self.name}:{statement.lineno}: put each statement on a line of its own")
+            raise Refused(f"{self.name}:{statement.lineno}: put each statement on its own line")
         self._add(statement.lineno - 1, before + line)
 
     def add_after_imports(self, line: str) -> None:
@@ -100,7 +100,7 @@ class SourceFile:
         last = rest[0]
         for node in rest[1:]:
             if node.lineno == last.end_lineno:
-                raise Refused(f"{self.name}:{last.lineno}: put each statement on a line of its own")
+                raise Refused(f"{self.name}:{last.lineno}: put each statement on its own line")
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 break
             last = node
