@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-COMMANDS = {
-    "memory": ("perfkit.additions.inside.looks:memory_command", "What holds memory in a training step")
-}
+COMMANDS = {"memory": ("perfkit.additions.inside.looks:memory_command", "What holds memory during a step")}
 PUBLIC = {
     "detect_syncs": "perfkit.additions.inside.syncs:detect_syncs",
     "load_ipython_extension": "perfkit.additions.inside.panel:load_ipython_extension",

@@ -1,5 +1,3 @@
 """The edit of a script that sets switches, at the calls that were seen while it trained."""
 
-COMMANDS = {
-    "patch": ("perfkit.additions.patch.command:patch", "Edit your own script so that it sets switches")
-}
+COMMANDS = {"patch": ("perfkit.additions.patch.command:patch", "Edit your script so that it sets switches")}
