@@ -52,8 +52,10 @@ def detect_syncs(on_gpu: bool | None = None) -> Iterator[list[Place]]:
 
     `on_gpu` is whether the block trains on a CUDA device; None: whether this process has used one.
     """
-    places, calls = list[Place](), _Calls(torch.cuda.is_initialized() if on_gpu is None else on_gpu)
-    waits, show = list[str](), warnings.showwarning
+    places = list[Place]()
+    calls = _Calls(torch.cuda.is_initialized() if on_gpu is None else on_gpu)
+    waits = list[str]()
+    show = warnings.showwarning
 
     def note(*shown: Any, **more: Any) -> None:  # message, category, file, line …
         if "called a synchronizing" in str(shown[0]):

@@ -70,7 +70,8 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
 
     A wait is for a copy from unpinned memory, for the loss scaler, or for something unknown.
     """
-    calls, least = trace.table[trace.calls], round(_LEAST * (end - start))
+    calls = trace.table[trace.calls]
+    least = round(_LEAST * (end - start))
     is_long = calls.end - calls.start > least
     with_copy = trace.launch[trace.matching(trace.device, "Pageable")]  # the driver first copies it itself
     only_queue = np.setdiff1d(trace.matching(trace.calls, "Launch|MemcpyAsync"), with_copy)
@@ -96,7 +97,8 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
 
 def _awaited(trace: Trace) -> npt.NDArray[np.str_]:
     """What each runtime call waits for, if it waits: `copy`, `scaler`, or empty if that is unknown."""
-    calls, awaited = trace.calls, np.full(len(trace.calls), "", "U6")
+    calls = trace.calls
+    awaited = np.full(len(calls), "", "U6")
     awaited[np.isin(calls, trace.launch[trace.matching(trace.device, "Pageable -> Device")])] = "copy"
     reads = trace.matching(trace.ops, "::(item|_local_scalar_dense)$")
     checks = trace.matching(trace.ops, "_amp_foreach_non_finite_check")  # the scaler reads after these

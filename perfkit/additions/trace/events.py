@@ -62,7 +62,8 @@ class Tabulator:
     def __init__(self) -> None:
         self.texts: dict[Any, int] = defaultdict(count().__next__)
         """Numbers distinct values in order of appearance; -1 means no value."""
-        self.kinds, self.dropped = Kinds(), 0
+        self.kinds = Kinds()
+        self.dropped = 0
 
     def table(self, events: list[Event]) -> EventTable:
         """The rows of the events of interest; those with impossible times are left out and counted."""

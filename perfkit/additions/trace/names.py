@@ -71,7 +71,8 @@ _SLOW_NS, _CONTEXT_NS = 10**6, 50 * 10**6
 
 def first_calls(trace: Trace) -> Ints:
     """Calls that are slow only once: a kernel's first launch, loading code, creating the context."""
-    table, length = trace.table, trace.duration(trace.calls)
+    table = trace.table
+    length = trace.duration(trace.calls)
     kernels = np.intersect1d(trace.launched, trace.rows(*KERNELS))
     launched = kernels[np.argsort(table.start[kernels], kind="stable")]
     _, first = np.unique(table.name[launched], return_index=True)

@@ -38,7 +38,8 @@ class Trace:
     def __init__(
         self, path: str | Path, opens: Opens | None = None, tell: Tell = lambda what, share: None
     ) -> None:
-        self.file, rows = Reader(find(path), opens, tell), Tabulator()
+        self.file = Reader(find(path), opens, tell)
+        rows = Tabulator()
         self.table = joined([rows.table(events) for events in self.file.pieces()])
         self.file.dropped += rows.dropped
         self.texts, self.kinds = [*rows.texts], rows.kinds
@@ -72,7 +73,8 @@ class Trace:
 
     def _launches(self) -> tuple[Ints, Ints]:
         """Finds for each row the outermost call with its correlation, if such calls are all nested."""
-        table, launch = self.table, np.full(len(self.table), -1)
+        table = self.table
+        launch = np.full(len(table), -1)
         calls = self.calls[table.correlation[self.calls] >= 0]
         calls = calls[np.lexsort((-table.end[calls], table.start[calls]))]
         distinct, first, of = np.unique(table.correlation[calls], return_index=True, return_inverse=True)
@@ -93,7 +95,8 @@ class Trace:
 
     def matching(self, rows: Ints, pattern: str | re.Pattern[str]) -> Ints:
         """The rows whose name contains a match of the pattern."""
-        finds, names = re.compile(pattern).search, self.table.name[rows]
+        names = self.table.name[rows]
+        finds = re.compile(pattern).search
         good = [name for name in np.unique(names).tolist() if finds(self.texts[name])]
         return rows[np.isin(names, good)]
 
@@ -165,7 +168,8 @@ class Trace:
     @cached_property
     def frame(self) -> Ints:
         """For each row, the user's `file.py:line` around it or its launch, as an index of `texts`, or -1."""
-        names, known = self.table.name, dict[str, int]()
+        names = self.table.name
+        known = dict[str, int]()
         lines = np.full(len(self.texts), -1)
         for name in np.unique(names[self.rows(Kind.PYTHON)]).tolist():
             found = _FRAME.match(self.texts[name])
