@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from perfkit.additions.lanes import stamps
@@ -59,6 +59,25 @@ def nearest(begins: Mapping[int, float], step_s: float | None) -> int:
     return min([*off][:-1], key=lambda step: max(off[step], off[step + 1]))
 
 
+def _rows(
+    parts: Parts, loads: Iterable[tuple[stamps.Stamp, int]], start: float, end: float
+) -> dict[str, list[Bar]]:
+    """The bars of parts and of workers' batches, with their numbers, that are seen in a window."""
+    rows: dict[str, list[Bar]] = {"host": [], "kernels": []}
+
+    def add(row: str, kind: str, began: float, ended: float, batch: int, lane: int = 0) -> None:
+        if began < end and ended > start:
+            awaited = "data" if kind == "wait" else ""
+            bar = Bar(1e3 * (began - start), 1e3 * (ended - start), kind, batch, lane, awaited)
+            rows.setdefault(row, []).append(bar)
+
+    for kind, began, ended, batch in parts.bars:
+        add("kernels" if kind == "compute" else "host", kind, began, ended, batch)
+    for stamp, batch in loads:
+        add("worker", "load", stamp.start, stamp.end, batch, stamp.worker)
+    return rows
+
+
 def side(session: Session, title: str, step_s: float | None = None) -> Procedure:
     """Makes a `DrawnSide` of two steady steps of this process's training, those closest to `step_s`."""
     training = session.subject
@@ -78,22 +97,8 @@ def side(session: Session, title: str, step_s: float | None = None) -> Procedure
     begins = parts.begins(training.recipe.accumulation)
     first = nearest(begins, step_s)
     start, end = begins[first], begins[first + 2]
-
-    def bar(kind: str, began: float, ended: float, batch: int, lane: int = 0) -> Bar:
-        awaited = "data" if kind == "wait" else ""
-        return Bar(1e3 * (began - start), 1e3 * (ended - start), kind, batch, lane, awaited)
-
-    rows: dict[str, list[Bar]] = {"host": [], "kernels": []}
-    for kind, began, ended, batch in parts.bars:
-        if began < end and ended > start:
-            rows["kernels" if kind == "compute" else "host"].append(bar(kind, began, ended, batch))
-    if workers:
-        found = stamps.numbers(done, workers, len(loader))
-        rows["worker"] = [
-            bar("load", stamp.start, stamp.end, batch, stamp.worker)
-            for stamp, batch in zip(done, found, strict=True)
-            if stamp.start < end and stamp.end > start
-        ]
+    loads = zip(done, stamps.numbers(done, workers, len(loader)), strict=True)
+    rows = _rows(parts, loads, start, end)
     return DrawnSide(
         title=title,
         step_ms=500 * (end - start),
