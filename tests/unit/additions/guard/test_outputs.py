@@ -168,6 +168,7 @@ def test_where_the_kernel_guards_nothing_only_programs_that_read_are_started(
         ("os.chmod", ("a.txt", 0o600, -1), ["a.txt"]),
         ("os.chown", ("a.txt", 0, 0, -1), ["a.txt"]),
         ("os.utime", ("a.txt", (1, 1), None, -1), ["a.txt"]),
+        ("os.chflags", ("a.txt", 0), ["a.txt"]),
         ("os.setxattr", ("a.txt", "user.name", b"x", 0), ["a.txt"]),
         ("os.removexattr", ("a.txt", "user.name"), ["a.txt"]),
         ("sqlite3.connect", ("a.db",), ["a.db"]),
