@@ -5,9 +5,9 @@ do not run: the shapes of their results are found once for each kind of argument
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 from unittest import mock
 
 import torch
@@ -26,7 +26,7 @@ class Unpredictable(Exception):
     """The program needs something that tensors without numbers cannot provide."""
 
 
-def tensors(tree: Any) -> Iterator[torch.Tensor]:
+def tensors(tree: object) -> Iterator[torch.Tensor]:
     """The tensors in nested lists, tuples and dictionaries."""
     return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
 
@@ -56,7 +56,7 @@ class _Operators(TorchDispatchMode):
     def __init__(self, listener: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._listener = listener
-        self._known: dict[Any, Any] = {}  # results as meta tensors, by operator and kind of arguments
+        self._known: dict[object, object] = {}  # results as meta tensors, by operator and kind of arguments
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -82,7 +82,7 @@ class _Operators(TorchDispatchMode):
         return out
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: object) -> object:
     """Everything that the shapes of results depend on."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_nested:
@@ -91,7 +91,7 @@ def _kind(value: Any) -> Any:
     return tuple(map(_kind, value)) if isinstance(value, list | tuple) else (type(value), value)
 
 
-def _without_numbers(leaf: Any, device: str = "cpu") -> Any:
+def _without_numbers(leaf: object, device: str = "cpu") -> object:
     """A new tensor with the same layout."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
@@ -160,15 +160,15 @@ def _as_on_cuda() -> Iterator[None]:
     yield  # the libraries are removed when this frame ends
 
 
-def _is_half(arg: Any) -> bool:
+def _is_half(arg: object) -> TypeGuard[torch.Tensor]:
     return isinstance(arg, torch.Tensor) and arg.dtype in (torch.float16, torch.bfloat16)
 
 
-def _in_float32(operator: Any, *args: Any, **kwargs: Any) -> Any:
+def _in_float32(operator: Callable[..., object], *args: object, **kwargs: object) -> object:
     return operator(*(arg.float() if _is_half(arg) else arg for arg in args), **kwargs)
 
 
-def _in_widest(operator: Any, *args: Any, **kwargs: Any) -> Any:
+def _in_widest(operator: Callable[..., object], *args: object, **kwargs: object) -> object:
     if any(isinstance(arg, torch.Tensor) and arg.dtype == torch.float32 for arg in args):
         return _in_float32(operator, *args, **kwargs)
     return operator(*args, **kwargs)

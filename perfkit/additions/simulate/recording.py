@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -64,7 +64,7 @@ class Recorder:
         self._known: dict[int, Allocate] = {}  # by the id of the storage
         self.in_use: dict[int, Allocate] = {}  # the blocks that operators have made
 
-    def operator(self, name: str, given: dict[str, Any], out: Any, made: Any) -> None:
+    def operator(self, name: str, given: Mapping[str, object], out: object, made: object) -> None:
         """Records an operator that is not a view, its arguments and results; `made` are in new memory."""
         short = name.removeprefix("aten.")
         if self.on and not _NO_KERNEL.fullmatch(short):
@@ -85,7 +85,7 @@ class Recorder:
                 if self.on:
                     self.events.append(block)
 
-    def number(self, tensor: torch.Tensor) -> Any:
+    def number(self, tensor: torch.Tensor) -> float:
         """Records that a value is read, for which the host waits. There is no number to return."""
         paths = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe())]
         if any("/torch/optim/" in path for path in paths):
@@ -96,15 +96,15 @@ class Recorder:
             return 0.0  # no gradient was infinite, so the optimizer steps, as nearly always
         return _unknown(tensor)
 
-    def readers(self) -> dict[str, Any]:
+    def readers(self) -> dict[str, Callable[..., object]]:
         """Replacements for the methods of tensors that copy to the host."""
 
-        def cpu(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        def cpu(tensor: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
             if self.on:
                 self.events.append(Copy(tensor.nbytes, "host"))
             return tensor
 
-        def numpy(tensor: torch.Tensor, **_: Any) -> Any:
+        def numpy(tensor: torch.Tensor, **_: object) -> Any:
             return np.full(tensor.shape, _unknown(cpu(tensor)), np.float32)
 
         return {"cpu": cpu, "numpy": numpy, "tolist": lambda tensor: numpy(tensor).tolist()}
@@ -125,7 +125,7 @@ class Recorder:
             if self.on:
                 self.events.append(replace(block, nbytes=-block.nbytes))
 
-    def label(self, values: Any, kind: MemoryKind) -> None:
+    def label(self, values: object, kind: MemoryKind) -> None:
         """Labels the memory of tensors with its use."""
         for tensor in fake.tensors(values):
             self._block(tensor).kind = kind
@@ -240,11 +240,11 @@ def _must_be_modelled(model: nn.Module) -> None:
             raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
 
 
-def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> StepEvents:
+def recorded(recorder: Recorder, take_step: Callable[[], object], model: Any, optimizer: Any) -> StepEvents:
     """Records a step, after work that only the first step does. The caller is already `listening`."""
     weights = list(model.parameters())
 
-    def label_gradients(*_: Any) -> None:
+    def label_gradients(*_: object) -> None:
         recorder.label([weight.grad for weight in weights], "gradients")
 
     label_gradients()
