@@ -5,7 +5,7 @@ import pytest
 
 from perfkit import registry
 from perfkit.additions.advice import finding
-from perfkit.additions.advice.finding import Finding, advice_table, warned, warnings_of
+from perfkit.additions.advice.finding import Finding, advice_table, warnings_of
 from perfkit.results.stats import Ratio
 
 FASTER = Ratio(1.3, 1.2, 1.4, "faster")
@@ -85,8 +85,6 @@ def test_each_warning_is_repeated_once_and_no_more_than_a_dozen():
     ]
     assert warnings_of(lines) == [lines[1], lines[3]]
     assert len(warnings_of(f"t.py:{number}: UserWarning: one" for number in range(50))) == 12
-    (section,) = warned([], ["twice"])
-    assert section.title == "What the script itself warned of"
 
 
 @pytest.mark.parametrize("folder", ["scripts", "ranks"])
