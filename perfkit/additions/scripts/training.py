@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import failed, limits
+from perfkit.additions.scripts.run_account import OWN
 from perfkit.additions.scripts.script import Part, Script, is_capturing
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.tensors import attributes, size, tensors
@@ -239,18 +240,29 @@ class Updates(Part):
         if self._optimizers.get(trained) is not optimizer:
             self._optimizers[trained] = script.optimizer = optimizer
             script.optimizers = list(self._optimizers.values())
+        if args or kwargs:
+            args, kwargs = tree_map(self._as_own, (args, kwargs))
         with script.doing("optimizer"):
             result = plain(optimizer, *args, **kwargs)
         if self._has_graph:  # nor has the optimizer used it
             script.unused_graphs += 1
             self._has_graph = False
-        # A closure's forward and backward pass are not the optimizer's own work.
         script.steps.now.updated += clock() - max(start, self._ended_at)
         self._ended_at = clock()
         if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
             script.tell(lambda part: part.on_backward())
         script.steps.updated(trained)
         return result
+
+    def _as_own(self, given: Any) -> Any:
+        # What a closure does, such as forward and backward, is not the optimizer's own work.
+        def closure(*args: Any, **kwargs: Any) -> Any:
+            with self._script.doing(OWN):
+                result = given(*args, **kwargs)
+            self._ended_at = clock()
+            return result
+
+        return closure if callable(given) else given
 
 
 def _trained_by(optimizer: Any) -> tuple[type, int, int]:

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit.additions.scripts import messages
+from perfkit.additions.scripts import messages, script, training
 from perfkit.additions.scripts.loaders import Loaders
+from perfkit.additions.scripts.run_account import OWN
 from perfkit.additions.scripts.script import Script, ScriptStep, StepDetector
+from perfkit.additions.scripts.training import Updates
 from perfkit.additions.shared.tensors import size, tensors
 from perfkit.recipe import switches
 
@@ -66,6 +68,36 @@ def test_the_exact_expressions_of_the_user_s_calls():
     codes = [lines[frame.line - 1][frame.column : frame.end_column] for frame in site.frames[:2]]
     assert codes == ["known.note_call(role)", 'seen(known, "optimizer")']
     assert site.frames[0].file == str(Path(__file__).resolve())
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_what_a_closure_does_is_code_of_the_script_and_not_the_optimizer_s(by_name, monkeypatch):
+    """Lightning trains in closures: its `training_step` is all of the script's own code."""
+    updates = Updates.__new__(Updates)
+    updates._script = known = Script({"toggles": {}, "scratch": "/nowhere", "samples": 1}, None)
+    updates._optimizers, updates._has_graph, updates._ended_at = {}, False, 0.0
+    now, parts = [100.0], []
+    for module in (script, training):
+        monkeypatch.setattr(module, "clock", lambda: now[0])
+
+    def step(optimizer, closure):
+        parts.append(known.part)
+        loss = closure()
+        now[0] += 1.0
+        return loss
+
+    def closure():
+        parts.append(known.part)
+        now[0] += 5.0
+        return 3.0
+
+    known.steps.begin()
+    given = {"closure": closure} if by_name else {}
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))])
+    assert updates._step(step, optimizer, *([] if by_name else [closure]), **given) == 3.0
+    assert parts == ["optimizer", OWN]
+    spent = known.steps.now.spent
+    assert (spent[OWN], spent["optimizer"], known.steps.now.updated) == (5.0, 1.0, 1.0)
 
 
 def test_samples_in_any_container():
