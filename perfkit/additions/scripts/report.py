@@ -8,7 +8,7 @@ import jinja2
 from perfkit.additions.advice.finding import UNITS, Finding, advice_table
 from perfkit.additions.inside import looks
 from perfkit.additions.scripts.causes import ordered
-from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, START, STEPS
+from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, STEPS
 from perfkit.recipe import shown
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
@@ -27,7 +27,7 @@ def sentences(package: str, name: str, **filters: Any) -> Any:
     return environment.get_template(name, globals={"clean": CLEAN}).module
 
 
-SENTENCES = sentences(__package__, "watched.jinja")
+SENTENCES = sentences(__package__, "watched.jinja", clean=clean, shown=shown)
 
 
 def first_sentence(seen: Any) -> str:
@@ -64,16 +64,14 @@ def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
 
 def _run(seen: Any) -> Iterator[Content]:
     run = seen.run
-    rows: list[list[str]] = []
-    for name, seconds in run.parts.items():
-        of_run = ["", ""]
-        if name != START:
-            share = run.running(name)
-            of_run = [units.percent(share), "█" * max(1, round(_BAR * share))]
-        rows.append([str(SENTENCES.part(name, run)), units.duration(seconds), *of_run])
-    rows.append(["total", units.duration(run.seconds), "", ""])
+    rows = _rows(SENTENCES.run(run, _BAR))
     yield Table(("part of the run", "time", "of the run", ""), rows, note=str(SENTENCES.run_note(run)))
     yield str(SENTENCES.seen(seen))
+
+
+def _rows(text: Any) -> list[list[str]]:
+    """The rows of a table, which are the lines of a text, with its cells divided at |."""
+    return [line.split("|") for line in str(text).splitlines() if line]
 
 
 def _lines(seen: Any) -> Table:
@@ -85,45 +83,24 @@ def _lines(seen: Any) -> Table:
             time = f"{units.duration(of_part * run.parts.get(part, 0.0))} in all"
         else:
             part, of_part = STEPS, line.seconds / evidence.steps_s
-            time = f"{units.duration(of_part * seen.seen.step_s)} a step"
+            step_s = evidence.steps_s / evidence.steps if evidence.one_thread else seen.seen.step_s
+            time = f"{units.duration(of_part * step_s)} a step"
         share = units.percent(of_part * run.running(part))
         rows.append([line.where, line.part, share, time, clean(line.text, 60)])
     for line in evidence.loading.lines[:3] if evidence.loading else []:
         each = units.duration(line.seconds / max(1, evidence.loading.batches))
         rows.append([line.where, line.part, "in workers", f"{each} a batch", clean(line.text, 60)])
-    note = str(SENTENCES.lines_note(evidence.one_thread))
-    return Table(("line", "part", "of the run", "time", "code"), rows, note=note)
+    note = SENTENCES.lines_note(evidence.one_thread)
+    return Table(("line", "part", "of the run", "time", "code"), rows, note=str(note))
 
 
 def _advice(seen: Any) -> Iterator[Content]:
     found = ordered([*seen.findings, *seen.suggestions])
-    others = [each for each in found if each.settings and not each.share and not each.measured]
     yield advice_table(_to_try(seen))
-    for each in found:
-        if each.measured and not each.may_help:
-            yield f"Tried for nothing: {each.change}, {each.expected()}."
-    if changes := "; ".join(each.change for each in others):
-        yield f"Nothing observed says whether these would help: {changes}."
-    if seen.suggestions:
-        name, value = next(iter(seen.suggestions[0].settings.items()))
-        yield f"To measure a switch: perfkit referee SCRIPT --set {name}={shown(value)} -- ARGS"
+    yield from filter(None, str(SENTENCES.switches(found, seen.suggestions)).splitlines())
 
 
 def _steps(seen: Any) -> Table:
-    block, script = seen.seen.block, seen.script
-    trains = f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}"
-    count = len(block.step_s)
-    samples = round(block.samples / count)  # batches may differ, as in epochs of two
-    split = [f"{name} {units.duration(seconds)}" for name, seconds in seen.step.items() if seconds]
-    rows = [
-        ["samples/s", units.number(block.samples_per_s)],
-        ["step", f"{units.duration(seen.seen.step_s)} ({script.step_is}; samples: {samples})"],
-        ["mean of all observed steps", ", ".join(split)],
-        ["waiting for data", units.percent(seen.seen.waiting if script.loader else None)],
-        ["peak memory of the steps", units.size(seen.peak.allocated)],
-        ["profile", f"perfkit trace {seen.trace}" if seen.trace else units.NOT_AVAILABLE],
-        ["trains", trains.strip()],
-    ]
-    known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
     note = "Steps with an evaluation, a checkpoint or a profiler are left out, unless most have one."
-    return Table(("quantity", "value"), known, units.plural(count, "timed step"), note)
+    count = units.plural(len(seen.seen.block.step_s), "timed step")
+    return Table(("quantity", "value"), _rows(SENTENCES.steps(seen)), count, note)

@@ -178,16 +178,8 @@ class WatchedScript(Conversation):
         # A file that standard input was redirected to is read by each script from its beginning.
         source = "/dev/stdin" if os.path.isfile("/dev/stdin") else os.devnull
         with open(source, "rb") as given, out.open("wb") as output, err.open("wb") as errors:
-            return subprocess.Popen(
-                arguments,
-                stdin=given,
-                stdout=output,
-                stderr=errors,
-                cwd=folder,
-                env=environment,
-                pass_fds=pass_fds,
-                start_new_session=True,
-            )
+            how: Any = {"cwd": folder, "env": environment, "pass_fds": pass_fds, "start_new_session": True}
+            return subprocess.Popen(arguments, stdin=given, stdout=output, stderr=errors, **how)
 
     def _mirrored(self) -> tuple[list[str], str]:
         where = Path.cwd()

@@ -51,6 +51,40 @@ def test_every_share_is_of_the_run_after_its_start():
     assert checking[2:4] == ["10%", "1.00 s in all"]
 
 
+def test_lines_that_were_looked_at_with_one_thread_have_the_times_of_such_steps():
+    """With all threads, as others take the cores, a step took ten times as long."""
+    looked = seen()
+    looked.evidence = msgspec.structs.replace(EVIDENCE, one_thread=True)
+    looked.seen.step_s = 0.5
+    assert report._lines(looked).rows[0][2:4] == ["24%", "15.0 ms a step"]
+
+
+def test_what_timed_steps_have_shown_leaves_out_what_is_not_known():
+    block = SimpleNamespace(samples_per_s=64.0, samples=63, step_s=[0.5, 0.5])
+    script = ScriptFacts(device="cpu", facts=DeviceFacts(), models=["A|B"], parameters=1234, step_is="a step")
+    shown = SimpleNamespace(
+        seen=SimpleNamespace(block=block, step_s=0.5, waiting=0.1),
+        script=script,
+        step={"waiting": 0.0, "forward": 0.2, "backward": 0.3},
+        peak=SimpleNamespace(allocated=None),
+        trace=None,
+    )
+    table = report._steps(shown)
+    assert table.title == "2 timed steps"
+    assert table.rows == [
+        ["samples/s", "64.0"],
+        ["step", "500 ms (a step; samples: 32)"],
+        ["mean of all observed steps", "forward 200 ms, backward 300 ms"],
+        ["trains", "A/B (1,234 parameters) on cpu"],
+    ]
+    shown.script = msgspec.structs.replace(script, loader="Rows")
+    shown.peak.allocated = 2e9
+    shown.trace = "a.json"
+    names = dict(report._steps(shown).rows)
+    assert names["waiting for data"] == "10%" and names["peak memory of the steps"] == "2.00 GB"
+    assert names["profile"] == "perfkit trace a.json"
+
+
 @pytest.mark.parametrize("suggestions", [
     (WORKERS,), (AMP,), (AMP, WORKERS), (msgspec.structs.replace(AMP, measured=Ratio(1.2, 1.1, 1.3, "faster")),),
 ])  # fmt: skip
@@ -75,6 +109,13 @@ def test_steps_that_change_are_said_before_a_switch_and_after_a_cause():
 def busy(share, limit="about"):
     """A switch that gives something only while other programs are busy."""
     return msgspec.structs.replace(WORKERS, cause="One compute thread", share=share, limit=limit)
+
+
+def test_what_helps_against_other_programs_is_worth_something_only_as_long_as_they_run():
+    given = seen(busy(0.5), findings=())
+    given.is_disturbed = True
+    assert report.first_sentence(given).endswith("the run is about 2× as fast, as long as they do.")
+    assert "as long as" not in report.first_sentence(seen(WORKERS, findings=()))
 
 
 @pytest.mark.parametrize(
