@@ -1,7 +1,6 @@
 """What is avoidable in a script, and which switches to try: by what was measured or asked, never by a name.
 
-What is said of a cause, and the edit that removes it, is in the table next to this file. A plain step waits
-for data, then works: switches of the loading can save the wait, others a share of the work.
+What is said of a cause, and the edit that removes it, is in the table next to this file.
 """
 
 import math
@@ -31,6 +30,7 @@ LIMIT = _CAUSES.limits
 # Functions between the passes of a step that belong to the training.
 _NEEDED = re.compile(r"(_loss|cross_entropy|Loss\.forward|zero_grad|clip_grad\w*|GradScaler\.\w+)$")
 _BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
+_CALLED = {"state_dict": "state_dict_in_each_step", "deepcopy": "copies_in_each_step"}  # what a line calls
 _PASSES = ("forward", "backward", "step")  # roles of calls that every training makes
 _LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line", "loading_lines")
 """Causes that are a part of the wait for data."""
@@ -85,54 +85,42 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         frames = next((site.frames for site in self.script.sites if site.role == role), [])
         return ", called in ".join(os.path.basename(frame.place) for frame in frames[:2])
 
-    def warned_at(self, text: str) -> str:
-        """The place of a warning that the script printed; empty if it did not."""
-        found = [line for line in self.printed if text in line]
-        place = re.match(r"(.+?:\d+): \w*Warning", found[0]) if found else None
-        return os.path.basename(place[1]) if place else ""
-
 
 def _outside(seen: Symptoms) -> Found:
     account = seen.run
-
-    def found(cause: str, part: str, role: str, count: int, share: float) -> Finding:
-        each = account.parts.get(part, 0.0) / max(1, count)
-        return _CAUSES.found(cause, seen.site(role), share, seen=seen, each=each)
-
-    evaluating = account.running(EVALUATION)
-    if evaluating >= LIMIT.least:
+    if (evaluating := account.running(EVALUATION)) >= LIMIT.least:
         cause = "evaluation" if account.evaluations <= account.steps / 2 else "frozen_model"
-        yield found(cause, EVALUATION, "evaluation", account.evaluations, evaluating)
-    starting = account.running(EPOCHS)
+        yield _CAUSES.found(cause, seen.site("evaluation"), evaluating, seen=seen)
     epochs = len(account.epochs)
     workers = seen.evidence.data.workers if seen.evidence.data else 0
-    if epochs > 1 and starting >= LIMIT.least:
+    if epochs > 1 and (starting := account.running(EPOCHS)) >= LIMIT.least:
         cause = "workers_restart" if workers else "epochs_start"
         if epochs >= 0.9 * account.steps:
             cause = "epoch_in_each_step"
-        yield found(cause, EPOCHS, "loader", epochs, starting)
+        yield _CAUSES.found(cause, seen.site("loader"), starting, seen=seen)
     # Other programs make steps long, but not those of the looks with one thread.
     looked_at = seen.evidence.parts.get("checkpoint", 0.0) / (sum(seen.evidence.parts.values()) or 1.0)
     saving = max(account.running(CHECKPOINTS), looked_at)
     if saving >= LIMIT.least / 2:
-        yield found("checkpoints", CHECKPOINTS, "checkpoint", 1, saving)
+        yield _CAUSES.found("checkpoints", seen.site("checkpoint"), saving)
     if where := seen.site("evaluation with gradients"):
-        grew = account.evaluation_bytes
-        grew_much = grew if grew > LIMIT.much_memory else None
-        yield _CAUSES.found("evaluation_with_gradients", where, grew=grew_much)
+        grew = account.evaluation_bytes if account.evaluation_bytes > LIMIT.much_memory else None
+        yield _CAUSES.found("evaluation_with_gradients", where, grew=grew)
 
 
 def _modes(seen: Symptoms) -> Found:
     evidence = seen.evidence
-    account = seen.run
     is_over = any("recompile_limit" in line for line in seen.printed)
-    if is_over or (account.compiled >= 3 and evidence.shapes >= 3):
-        share = account.running(COMPILING)
+    if is_over or (seen.run.compiled >= 3 and evidence.shapes >= 3):
+        share = seen.run.running(COMPILING)
         yield _CAUSES.found("compiled_again", seen.site("forward"), share, seen=seen, is_over=is_over)
     for name, place in seen.evidence.is_on.items():
         yield _CAUSES.found(name, os.path.basename(place))
     if seen.script.device == "cpu" and seen.script.settings.get("amp") == "bf16" and not seen.cpu_has_bf16:
         yield _CAUSES.found("bf16_without_instructions", seen.site("forward"))
+    workers = evidence.data.workers if evidence.data else 0
+    if (where := seen.site("threads")) and evidence.threads == 1 and workers + 1 < seen.cores:
+        yield _CAUSES.found("one_thread", where, seen=seen)
     if seen.evidence.denormal > 0.01:
         yield _CAUSES.found("denormal_numbers", seen=seen)
 
@@ -141,14 +129,13 @@ def _collections(seen: Symptoms) -> Found:
     evidence = seen.evidence
     total = sum(evidence.collecting.values())
     share = total / evidence.steps_s * seen.run.steps_share
-    each = total / max(1, evidence.steps)
     places = sorted(evidence.collecting, key=evidence.collecting.__getitem__, reverse=True)
     asked_for = [place for place in places if "collect(" in text_at(place)]
     if asked_for and share >= LIMIT.least / 2:
         where = os.path.basename(asked_for[0])
-        yield _CAUSES.found("explicit_collection", where, share, each=each, text=text_at(asked_for[0]))
+        yield _CAUSES.found("explicit_collection", where, share, seen=seen, text=text_at(asked_for[0]))
     elif share >= 2 * LIMIT.least and total <= evidence.steps_s:  # else it was in the start of an epoch
-        yield _CAUSES.found("automatic_collection", os.path.basename(places[0]), share, each=each)
+        yield _CAUSES.found("automatic_collection", os.path.basename(places[0]), share, seen=seen)
 
 
 def _graph_grows(seen: Symptoms) -> Found:
@@ -167,8 +154,9 @@ def _graph_grows(seen: Symptoms) -> Found:
 def _in_steps(seen: Symptoms) -> Found:
     evidence = seen.evidence
     for line, share in seen.lines(OWN):
-        if share >= LIMIT.least / 2 and any("state_dict" in name for name in line.calls):
-            yield _CAUSES.found("state_dict_in_each_step", line.where, share, text=line.text)
+        for name, cause in _CALLED.items():
+            if share >= LIMIT.least / 2 and name in "".join(line.calls[:1]):
+                yield _CAUSES.found(cause, line.where, share, text=line.text)
     share = seen.share_of(AGAIN)
     is_free = evidence.peak and evidence.peak <= LIMIT.much_free * evidence.memory
     if share >= LIMIT.least / 2 and is_free:  # computed twice, to save memory of which there is plenty
@@ -177,6 +165,12 @@ def _in_steps(seen: Symptoms) -> Found:
     if share >= LIMIT.least / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
         yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, text=text_at(place))
+    operators = median(evidence.nodes.values()) if evidence.nodes else 0
+    each = sum(evidence.of_step.get(part, 0.0) for part in ("forward", "backward")) / max(1, operators)
+    share = seen.share_of("forward", "backward")
+    if operators >= LIMIT.many_operators and each <= LIMIT.call_s and share >= 2 * LIMIT.least:
+        where = next((line.where for line, _ in seen.lines("forward")), "")
+        yield _CAUSES.found("small_operators", where, seen=seen, part=share, operators=operators, each=each)
 
 
 def _weights(seen: Symptoms) -> Found:
@@ -188,14 +182,12 @@ def _weights(seen: Symptoms) -> Found:
         if part >= LIMIT.least / 2:
             yield _CAUSES.found(cause, where, part=part)
     rows = evidence.rows
-    count = evidence.groups
-    kinds = evidence.group_kinds
     places = list(seen.lines("optimizer"))
     share = sum(part for _, part in places)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * LIMIT.least:
         yield _CAUSES.found("dense_embedding", places[0][0].where, share, seen=seen)
     share = seen.share_of("optimizer")
-    if count >= LIMIT.many_groups and count >= 2 * kinds and share >= LIMIT.least / 2:
+    if evidence.groups >= max(LIMIT.many_groups, 2 * evidence.group_kinds) and share >= LIMIT.least / 2:
         yield _CAUSES.found("many_parameter_groups", seen.site("groups"), share, seen=seen)
 
 
@@ -206,10 +198,11 @@ def _handling(seen: Symptoms) -> Found:
         rows = max(data.open_files.values())
         where = next((line.where for line, _ in seen.loading_lines()), "")
         share = seen.loading if rows > 1 else None
-        each = loading.seconds / loading.samples
-        yield _CAUSES.found("open_hdf5", where, share, seen=seen, rows=rows, each=each)
+        yield _CAUSES.found("open_hdf5", where, share, seen=seen, rows=rows)
     share = seen.share_of(*_BATCHES)
-    if where := seen.warned_at("Creating a tensor from a list of numpy.ndarrays is extremely slow"):
+    warnings = [text for text in seen.printed if "from a list of numpy.ndarrays is extremely slow" in text]
+    if warnings:  # `train.py:41: UserWarning: …`
+        where = os.path.basename(warnings[0].partition(": ")[0])
         lines = [*seen.loading_lines(), *seen.lines(OWN)]
         share = sum(part for line, part in lines if line.where == where)
         yield _CAUSES.found("tensor_from_list", where, share)
@@ -277,19 +270,20 @@ def _unnamed(seen: Symptoms, known: Sequence[Finding]) -> Found:
         if share >= LIMIT.least and sees_models and line.where not in taken and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
             yield _CAUSES.found("own_line", line.where, share, seen=seen, text=line.text, is_rare=is_rare)
-    if all((finding.share or 0.0) < seen.loading for finding in known):
-        yield from _unnamed_loading(seen, taken)
-
-
-def _unnamed_loading(seen: Symptoms, taken: Collection[str]) -> Found:
-    """The lines that load; those that take about as much as the first one are named together with it."""
+    # What is not in the graph has no backward pass, which usually takes longer than forward.
+    is_longer = 0 < seen.share_of("backward") < seen.share_of("forward")
+    for line, share in seen.lines("forward"):
+        if is_longer and share >= LIMIT.least and not line.calls:
+            yield _CAUSES.found("line_of_forward", line.where, share, text=line.text)
+    if any(each.cause == "rows_one_by_one" or (each.share or 0.0) >= seen.loading for each in known):
+        return
+    # Lines that load about as much as the first one are named together with it.
     found = [(line, share) for line, share in seen.loading_lines() if line.where not in taken]
     found.sort(key=lambda each: -each[1])
     alike = [(line, share) for line, share in found if share >= LIMIT.alike * found[0][1]]
     total = sum(share for _, share in alike)
     if len(alike) > 1 and total >= LIMIT.least:
-        shares = ", ".join(f"{line.where} `{line.text}` {units.percent(share)}" for line, share in alike)
-        yield _CAUSES.found("loading_lines", alike[0][0].where, total, seen=seen, lines=shares)
+        yield _CAUSES.found("loading_lines", alike[0][0].where, total, seen=seen, lines=alike)
         return
     for line, share in found:
         if share >= LIMIT.least:

@@ -23,9 +23,10 @@ from torch import nn
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
 from perfkit.additions.scripts.messages import limits
+from perfkit.additions.scripts.run_account import EVALUATION, OWN
 from perfkit.additions.scripts.script import Part, Script, is_capturing
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import Line, Sampler, lines
+from perfkit.additions.shared.lines import Line, Sampler, Times, lines
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
@@ -34,7 +35,8 @@ from perfkit.worker.procedure import Procedure
 
 QUESTION = f"{__name__}:evidence"
 STATE = f"{__name__}:denormals"
-NOT_STEPS = ("evaluation", "start", "checkpoint")  # parts that are not of a plain step
+NOT_STEPS = (EVALUATION, "start", "checkpoint")  # parts that are not of a plain step
+_LOOKS = "looks"  # what is done here, which the script does not do
 AGAIN = "forward again"  # the part of a backward pass in which gradient checkpointing computes forward again
 LIMIT = limits("evidence")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
@@ -101,7 +103,8 @@ class Inquiry(Part):
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
 
     def _noted(self, role: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        self._script.note_call(role)
+        if not self.is_counting:  # else it may be a look that sets it
+            self._script.note_call(role)
         return plain(*args, **kwargs)
 
     def _checkpointed(self, plain: Any, function: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -130,8 +133,9 @@ class Inquiry(Part):
 
     def on_graph(self, roots: Any) -> None:
         if self.is_counting:
-            self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, LIMIT.most_nodes))
-            self.is_on = dict(_modes(self._script))
+            with self._script.doing(_LOOKS):
+                self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, LIMIT.most_nodes))
+                self.is_on = dict(_modes(self._script))
 
 
 def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
@@ -142,9 +146,10 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     collecting = defaultdict[str, float](float)
     until = clock() + seconds
     took = list[float]()
+    times: Times = defaultdict(float)
+    inquiry.is_counting = script.waits_for_device = True
     own_threads = torch.get_num_threads()
     torch.set_num_threads(threads or own_threads)
-    inquiry.is_counting = script.waits_for_device = True
     sizes = {id(held): len(held) for _, held, _ in _containers()}
     before = _first_values(script)
     try:
@@ -157,19 +162,21 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
             while len(took) < LIMIT.fewest or clock() < until:
                 step = yield
                 took.append(step.seconds)
+                of_step, sampler.times = sampler.times, defaultdict(float)  # looks go on meanwhile
+                _add(times, of_step, EVALUATION in step.marks)
     finally:
-        inquiry.is_counting = script.waits_for_device = False
         torch.set_num_threads(own_threads)
+        inquiry.is_counting = script.waits_for_device = False
     without_optimizer, frozen = _odd_weights(script, before)
     groups = [{key: group[key] for key in sorted({*group} - _WEIGHTS)} for group in script.groups()]
     parts = defaultdict[str, float](float)
-    for (part, _), spent in sampler.times.items():
+    for (part, _), spent in times.items():
         parts[part] += spent
     return Evidence(
         steps=len(took),
         step_s=statistics.median(took),
         parts=dict(parts),
-        lines=lines(sampler.times),
+        lines=lines(times),
         loading=watch.total(),
         data=None if script.loader is None else data_facts(script.loader, session.loaders.asked_worker[0]),
         collecting=dict(collecting),
@@ -184,12 +191,20 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         kept=dict(_kept(script, sizes)),
         without_optimizer=without_optimizer,
         frozen=frozen,
-        in_hooks=_in_hooks(script, sampler),
+        in_hooks=_in_hooks(script, sampler.users, times),
         groups=len(groups),
         group_kinds=len({repr(settings) for settings in groups}),
         peak=checks.peak_bytes(script.device)[0],
         memory=_memory_for(script.device),
     )
+
+
+def _add(times: Times, of_step: Times, evaluates: bool) -> None:
+    """Adds what looks saw in a step; without an evaluation all of it is the step's, as if a policy acts."""
+    for (part, stack), spent in of_step.items():
+        is_own = part == EVALUATION and not evaluates
+        if part != _LOOKS:
+            times[OWN if is_own else part, stack] += spent
 
 
 @contextlib.contextmanager
@@ -301,13 +316,13 @@ def _odd_weights(script: Script, before: Mapping[int, torch.Tensor]) -> tuple[fl
     return without_optimizer / total, frozen / total
 
 
-def _in_hooks(script: Script, sampler: Sampler) -> dict[str, float]:
+def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:
     """Seconds of the passes that functions of the user's took as hooks of a module, by the line."""
     held = [getattr(part, kind) for part in script.modules() for kind in _HOOKS]
     codes = [getattr(hook, "__code__", None) for hooks_of_part in held for hook in hooks_of_part.values()]
-    functions = {(sampler.users(code.co_filename), code.co_qualname) for code in codes if code}
+    functions = {(users(code.co_filename), code.co_qualname) for code in codes if code}
     seconds = defaultdict[str, float](float)
-    for (name, stack), spent in sampler.times.items():
+    for (name, stack), spent in times.items():
         of_hooks = [spot for spot in stack if (spot.file, spot.function) in functions]
         if of_hooks and name in _IN_PASSES:
             seconds[f"{of_hooks[0].file}:{of_hooks[0].line}"] += spent

@@ -183,21 +183,19 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     first = Memory.of(script.tree)
     seconds = math.inf if whole else LIMIT.going_on * max(0.0, until - time.monotonic())
     answers = in_turn(script, [Look(_LATER, "run_on", patient, {"seconds": seconds})], least_s, answers)
-    denormal = 0.0
-    memory = None
+    answers |= {"taken": taken, "denormal": 0.0, "memory": None}
     if silent(answers) != Unanswered.BUSY:
         answers |= {"account": script.ask("account"), "facts": script.ask("describe")}
-        denormal = script.ask(evidence.STATE)
+        answers["denormal"] = script.ask(evidence.STATE)
         last = Memory.of(script.tree)
         steps = answers["account"].last - began
         if first.own and last.own and steps > 0:  # looks take some for themselves
-            memory = Growth(steps, first.own, last.own, first.others, last.others, last.threads)
+            answers["memory"] = Growth(steps, first.own, last.own, first.others, last.others, last.threads)
     progress.reach(0.8)
     syncs = Look(_WAITS, SYNCS, until, {"steps": LIMIT.sync_steps})
     profile = Look(_PROFILE, "profile", until, {"path": str(new_trace()), **LIMIT.profiled})
     answers = in_turn(script, [syncs, profile], least_s, answers)
-    printed = warnings_of(script.written("err"))
-    return answers | {"taken": taken, "denormal": denormal, "memory": memory, "printed": printed}
+    return answers | {"printed": warnings_of(script.written("err"))}
 
 
 def watched(answers: Answers, command: str, target: Target) -> Watched:

@@ -12,8 +12,8 @@ from perfkit.additions.scripts import evidence
 from perfkit.additions.scripts.causes import Growth, Symptoms, findings
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
-from perfkit.additions.scripts.messages import ScriptFacts
-from perfkit.additions.scripts.run_account import OWN, Account, StepTime
+from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
+from perfkit.additions.scripts.run_account import EVALUATION, OWN, Account, StepTime
 from perfkit.additions.scripts.watching import trend_of
 from perfkit.additions.shared.lines import Line, Spot
 from perfkit.worker.messages import DeviceFacts
@@ -144,8 +144,8 @@ def test_the_time_in_hooks_is_that_of_the_line_in_the_function_that_a_module_cal
         ("forward", (step, other)): 9.0,
         ("evaluation", (step, Spot("train.py", 4, prints))): 9.0,
     }
-    sampler = SimpleNamespace(times=times, users=lambda file: "train.py" if file == __file__ else "")
-    assert evidence._in_hooks(SimpleNamespace(modules=lambda: [*model]), sampler) == {
+    script = SimpleNamespace(modules=lambda: [*model])
+    assert evidence._in_hooks(script, lambda file: "train.py" if file == __file__ else "", times) == {
         "train.py:4": 3.0,
         "train.py:7": 2.0,
     }
@@ -192,6 +192,86 @@ def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
     (found,) = findings(Symptoms(**known, trend=trend, growing=growing))
     assert (found.cause, found.where) == ("own_line", "train.py:9")
     assert found.evidence.endswith("in each step, and it takes longer and longer")
+
+
+@pytest.mark.parametrize(
+    ("calls", "cause"),
+    [
+        (["Module.state_dict", "Tensor.__deepcopy__"], "state_dict_in_each_step"),
+        (["deepcopy", "Module.state_dict"], "copies_in_each_step"),  # the copy takes longer than the list
+    ],
+)
+def test_a_line_is_called_after_what_takes_most_of_its_time(calls, cause):
+    line = Line(OWN, "/home/me/train.py", 9, 4.0, calls, "best = deepcopy(model.state_dict())")
+    (found,) = findings(seen(parts={OWN: 4.0, "forward": 6.0}, lines=[line]))
+    assert (found.cause, found.where, found.share) == (cause, "train.py:9", pytest.approx(0.4))
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "workers", "named"),
+    [(1, 2, 0, ["one_thread"]), (2, 2, 0, []), (1, 1, 0, []), (1, 2, 1, [])],
+)
+def test_one_thread_is_a_cause_where_the_script_sets_it_and_leaves_cores_idle(threads, cores, workers, named):
+    looked = Evidence(steps=10, threads=threads, data=DataFacts(kind="Rows", workers=workers))
+    site = Site("threads", [Frame("/home/me/train.py", 8, 8, 0, 24)])
+    for sites, expected in (([site], named), ([], [])):  # a variable of the environment is the user's wish
+        script = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites)
+        run = Account(parts={"steps": 1.0})
+        found = findings(Symptoms(script=script, run=run, evidence=looked, cores=cores))
+        assert [(each.cause, each.where) for each in found] == [(name, "train.py:8") for name in expected]
+
+
+@pytest.mark.parametrize(
+    ("operators", "passes_s", "batch", "says"),
+    [
+        (1000, 0.02, 32, "1,000 operators of 20.0 µs each, so short that calling them is a large part of it"),
+        (1000, 0.02, 1, "a batch is one sample"),
+        (1000, 0.2, 32, ""),  # they compute for long
+        (20, 0.0004, 32, ""),  # a small model
+    ],
+)
+def test_many_short_operators_are_a_cause(operators, passes_s, batch, says):
+    """Ten steps were looked at, of which forward and backward take half."""
+    parts = {"forward": 4 * passes_s, "backward": 6 * passes_s, "optimizer": 10 * passes_s}
+    line = Line("forward", "/home/me/train.py", 26, 4 * passes_s, ["LSTMCell.forward"], "h = self.cell(x[t])")
+    asked = seen(parts=parts, lines=[line], nodes={3: operators, 4: operators})
+    script = msgspec.structs.replace(asked.script, samples_per_step=batch)
+    found = findings(msgspec.structs.replace(asked, script=script))
+    assert [(each.cause, each.where) for each in found] == [("small_operators", "train.py:26")] * bool(says)
+    assert all(says in each.evidence and each.gain is None for each in found)
+
+
+@pytest.mark.parametrize(
+    ("calls", "backward_s", "named"),
+    [
+        ([], 2.0, ["line_of_forward"]),
+        (["Linear.forward"], 2.0, []),
+        ([], 5.0, []),
+        ([], 0.0, []),  # the script has its own way to compute gradients
+    ],
+)
+def test_a_line_of_the_forward_pass_is_named_where_it_has_no_backward_pass(calls, backward_s, named):
+    """A mask that is filled in a loop is not in the graph; matrix products take longer in backward."""
+    line = Line("forward", "/home/me/model.py", 20, 3.0, calls, "mask[i, j] = 0.0")
+    parts = {"forward": 4.0, "backward": backward_s}
+    found = findings(seen(parts=parts, lines=[line]))
+    assert [(each.cause, each.where) for each in found] == [(name, "model.py:20") for name in named]
+
+
+def test_rows_that_are_fetched_one_by_one_are_not_a_slow_line_as_well():
+    line = Line("data set", "/home/me/train.py", 29, 0.3, ["TensorDataset.__getitem__"], "for x in loader:")
+    loading = Loading(batches=10, samples=640, seconds=0.01)
+    data = DataFacts(kind="Rows", workers=0, in_memory=["x"])
+    parts = {"sampler": 0.1, "data set": 0.3, "forward": 0.6}
+    (found,) = findings(seen(parts=parts, lines=[line], loading=loading, data=data))
+    assert found.cause == "rows_one_by_one"
+
+
+def test_what_a_policy_computes_in_a_step_is_not_an_evaluation():
+    """Nor is what looks take of anybody's time."""
+    times, spot = dict.fromkeys([(OWN, ("act",))], 1.0), ("act",)
+    evidence._add(times, {(EVALUATION, spot): 2.0, ("looks", spot): 9.0}, evaluates=False)
+    assert times == {(OWN, spot): 3.0}
 
 
 @pytest.mark.parametrize(
