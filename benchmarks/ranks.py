@@ -85,7 +85,7 @@ def watch(port: str) -> None:
     """Watches the ranks until they end."""
     how = ["--standalone", "--nproc-per-node", str(RANKS), "train.py", port]
     with SwitchedRanks(launch_of(["torchrun", *how])) as launched:
-        launched.watch(0.0, whole=True)
+        launched.let_train(0.0, whole=True)
 
 
 class Block(NamedTuple):
@@ -108,6 +108,7 @@ class Pair(NamedTuple):
     share: float  # of the steps of the rank with most, in hooks and in the thread that answers
     of_thread: float  # of it, in that thread
     of_core: float  # that the process that watches took
+    step_s: float
 
 
 class Bench:
@@ -135,7 +136,8 @@ class Bench:
         plain_s, watched_s = (max(block.seconds for block in blocks[each]) for each in (False, True))
         most = max(blocks[True], key=lambda block: block.share)
         of_core = (self._cpu_s() - before) / watched_s
-        return Pair(math.log(plain_s / watched_s), most.share, most.thread_s / most.seconds, of_core)
+        speed = math.log(plain_s / watched_s)
+        return Pair(speed, most.share, most.thread_s / most.seconds, of_core, watched_s / STEPS)
 
     def _cpu_s(self) -> float:
         times = self._watcher.cpu_times()
@@ -174,6 +176,8 @@ def report(launches: int) -> None:
     print(f"counted in the slowest rank: {share.centre:.3%} of its steps", end=" ")
     print(f"(95% {share.centre - share.half:.3%} to {share.centre + share.half:.3%}), target 0.5%,", end=" ")
     print(f"of which {fmean(pair.of_thread for pair in pairs):.3%} in the thread that answers")
+    taken_s, step_s = fmean(pair.share * pair.step_s for pair in pairs), fmean(pair.step_s for pair in pairs)
+    print(f"that is {1e6 * taken_s:.0f} µs in a step of {1e3 * step_s:.1f} ms; longer steps hardly take more")
     print(f"the process that watches: {fmean(pair.of_core for pair in pairs):.2%} of a core")
     mean = _mean([pair.log_ratio for pair in pairs])
     ratio = stats.judged(mean.centre, mean.half, len(pairs))

@@ -12,7 +12,8 @@ from typing import Any
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks import messages, rank
 from perfkit.additions.ranks.ddp import NEVER
-from perfkit.additions.ranks.rank import RankRecorder, RankReporter
+from perfkit.additions.ranks.recorder import RankRecorder
+from perfkit.additions.ranks.reporter import RankReporter
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.training import Models
 from perfkit.additions.shared.clock import clock
@@ -37,7 +38,7 @@ def watch(settings: dict[str, Any], files: Outputs) -> None:
     Models._called = _called_if_on
     Sampler.look = _look_if_on
     RankReporter.send = _send_if_on
-    Switched.recorder = rank.watch(settings, files)
+    Switched.recorder = rank.listen(settings, files)
 
 
 def switch(is_on: bool) -> None:

@@ -14,7 +14,7 @@ from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
 from perfkit.additions.ranks.ddp import DdpExchange, SeenDdp
 from perfkit.additions.ranks.messages import State
-from perfkit.additions.ranks.rank import RankRecorder
+from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.scripts.questions import Questions
 from perfkit.additions.scripts.script import Script, StepDetector
 from perfkit.additions.shared.clock import clock

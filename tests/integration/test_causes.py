@@ -266,7 +266,7 @@ def folder(tmp_path, monkeypatch):
 
 def watched(code, **how):
     Path("train.py").write_text(START + code)
-    return watching.watch(Launch("train.py"), budget_s=5.0, **how)
+    return watching.watch_script(Launch("train.py"), budget_s=5.0, **how)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -388,4 +388,4 @@ if __name__ == "__main__":
     processes.spawn(train, nprocs=1)
 """)
     with pytest.raises(RunFailed, match="whose steps are not observed"):
-        watching.watch(Launch("train.py"))
+        watching.watch_script(Launch("train.py"))

@@ -580,7 +580,7 @@ while True:
 def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder, monkeypatch):
     monkeypatch.setattr(watching, "TRY_S", 0.5)
     Path("train.py").write_text(LOOP + "import time\nwhile True:\n    step()\n    time.sleep(0.3)\n")
-    result = watching.watch(Launch("train.py"), budget_s=2.0, tries=True)
+    result = watching.watch_script(Launch("train.py"), budget_s=2.0, tries=True)
     assert result.seen.block.step_s and result.peak.allocated and result.trace is None
     assert any("no time was left" in text and "a profile" in text for text in result.warnings)
     assert any("nothing was tried" in text for text in result.warnings)

@@ -12,9 +12,9 @@ import time
 import psutil
 import pytest
 
-from perfkit.additions.ranks import started
 from perfkit.additions.ranks.launch import launch_of
-from perfkit.additions.ranks.watching import watch
+from perfkit.additions.ranks.messages import LIMIT
+from perfkit.additions.ranks.watching import watch_launch
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.studies.sources import Progress
 from tests.support import scripts
@@ -175,7 +175,7 @@ def written(folder, text):
 
 
 def forked(progress=None, **settings):
-    return watch(launch_of(["python", "train.py"], settings), progress)
+    return watch_launch(launch_of(["python", "train.py"], settings), progress)
 
 
 # ---------------------------------------------------------------- who is late
@@ -192,7 +192,7 @@ def restarted(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("OMP_NUM_THREADS", "1")
-        return watch(launch_of(["torchrun", *how, "train.py"])), line
+        return watch_launch(launch_of(["torchrun", *how, "train.py"])), line
 
 
 def test_a_rank_with_longer_rows_is_late_and_the_other_s_backward_is_not_blamed(restarted):
@@ -283,12 +283,12 @@ def test_a_rank_that_raises_is_named_with_its_last_words(folder):
 def test_a_rank_that_is_killed_is_named_not_the_one_that_loses_it(alone):
     written(alone, LAUNCHED + LOOP.replace("WRONG", "time.sleep(2); os.kill(os.getpid(), 9)"))
     with pytest.raises(RunFailed, match="rank 1 of 2 ended without a word after 5 steps or more"):
-        watch(launch_of(["torchrun", "--nproc-per-node", "2", "train.py"]))
+        watch_launch(launch_of(["torchrun", "--nproc-per-node", "2", "train.py"]))
 
 
 def test_a_rank_that_hangs_is_named_with_its_line_and_where_the_others_wait(folder, monkeypatch):
     line = written(folder, FORKED + LOOP.replace("WRONG", "time.sleep(1000)"))
-    monkeypatch.setattr(started, "QUIET_S", 3.0)
+    monkeypatch.setattr(LIMIT, "quiet_s", 3.0)
     with pytest.raises(RunFailed) as raised:
         forked()
     assert f"rank 1 (at {line('time.sleep(1000)')}, after 5 steps) has not come to" in raised.value.what
@@ -316,7 +316,7 @@ def test_no_rank_survives_a_watcher_that_is_killed(alone):
 
 def test_a_long_evaluation_is_waited_for_and_said(folder, monkeypatch):
     written(folder, FORKED + LOOP.replace("100_000", "40").replace("WRONG", LONG_EVALUATION))
-    monkeypatch.setattr(started, "QUIET_S", 2.0)
+    monkeypatch.setattr(LIMIT, "quiet_s", 2.0)
     phases = []
     seen = forked(Progress(lambda update: phases.append(update.phase)))
     assert seen.ended
@@ -343,7 +343,7 @@ def test_of_two_nodes_that_of_rank_0_has_the_report_of_all(alone):
 
     def other_node():
         try:
-            watch(launch(1), budget_s=1.0)
+            watch_launch(launch(1), budget_s=1.0)
         except RunFailed as problem:
             problems.append(problem)
 
@@ -351,7 +351,7 @@ def test_of_two_nodes_that_of_rank_0_has_the_report_of_all(alone):
         port = str(free.getsockname()[1])
     other = threading.Thread(target=other_node)
     other.start()
-    seen = watch(launch(0), budget_s=3.0)
+    seen = watch_launch(launch(0), budget_s=3.0)
     other.join(60)
     assert (seen.ranks, seen.nodes, [state.rank for state in seen.states]) == (2, 2, [0, 1])
     assert seen.lateness.late == 1

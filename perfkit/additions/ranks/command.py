@@ -17,19 +17,19 @@ from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
 
 
-def watch(
+def watch_ranks(
     command: Sequence[str],
     budget: float,
     whole: bool,
     output: cli.OutputOptions,
-    settings: Sequence[str] = (),
+    settings: Sequence[str] | None = None,
     tries: bool = False,
 ) -> None:
     """Runs a command that starts several ranks, and says who is late, and why."""
     if tries:
         what = f"{command[0]} starts several ranks, which are watched without --try and --after"
         raise InvalidValue(what, "To try a switch: perfkit referee --set no_sync=on -- torchrun … train.py")
-    wanted = switches.parse(settings)
+    wanted = switches.parse(settings or ())
     if of_script := switches.in_words(switches.of_script(wanted)):
         what = f"{of_script} is for a script, and `watch --set` sets what ranks have"
         raise InvalidValue(what, f"Compare it: perfkit referee --set {of_script} -- {' '.join(command)}")
@@ -37,7 +37,7 @@ def watch(
     duration = "until its end" if whole else f"about {budget:.0f} s once all ranks train"
     typer.echo(f"{launch.describe()}: {duration}", err=True)
     with cli.progress() as follow, watching.alone(launch, follow):
-        result = watching.watch(launch, follow, budget, whole)
+        result = watching.watch_launch(launch, follow, budget, whole)
     output.deliver(launch.describe(), result.sections(), result)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from perfkit.additions.ranks.messages import Ddp
+from perfkit.additions.ranks.messages import LIMIT, Ddp
 from perfkit.additions.ranks.switches import FLAGS, GRADIENTS, NO_SYNC, OF_DDP, THREADS
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
@@ -21,10 +21,7 @@ from perfkit.results.schema import Mechanism
 from perfkit.worker import checks
 
 NEVER = 1 << 30  # of so many passes, torch times one
-_READS_S = 0.025  # of backward passes for each that is read, which takes 50 µs: 0.2%
-_RAREST = 8  # at least one pass in this many is read
 _HOOK = "_compress_hook"  # of `default_hooks`, after the type
-_REBUILT = 4  # steps after which the buckets of a model are those that it keeps
 
 
 class Setting(Part):
@@ -70,7 +67,7 @@ class Setting(Part):
         self._were_sent &= self._is_sent
         self._usual = self._passes // len(steps)
         self._passes = 0
-        if self._ddps and self._script.steps.count <= _REBUILT:
+        if self._ddps and self._script.steps.count <= LIMIT.rebuilt:
             # In the main thread: another one would wait there for the backward pass under way.
             self._buckets = len(buckets_of(self._ddps[0]._get_ddp_logging_data()))
 
@@ -81,7 +78,6 @@ class Setting(Part):
         return checks.verify(self._script, self._script.toggles) + own
 
     def _read(self) -> Iterator[tuple[str, Any, str]]:
-        """The switches of ranks as they are, and how that is known."""
         threads = torch.get_num_threads()
         yield THREADS, threads, f"torch computes with {threads} threads"
         if not self._ddps:
@@ -149,7 +145,7 @@ class DdpExchange:
         self._sampler = sampler
         self.models = dict[Any, SeenDdp]()
         self._step = StepExchange()  # of the step under way
-        self._last = StepExchange()  # of the last step that was read
+        self._last = StepExchange(is_read=False)  # as if not read: of the last step that was
         self._shortest_backward = float("inf")
 
     def make(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -172,7 +168,7 @@ class DdpExchange:
         plain(*args, **kwargs)
         took = clock() - start
         shortest = self._shortest_backward = min(self._shortest_backward, took)
-        every = min(_RAREST, math.ceil(_READS_S / max(shortest, 1e-9)))
+        every = min(LIMIT.rarest, math.ceil(LIMIT.reads_s / max(shortest, 1e-9)))
         is_left_out = self._script.steps.count % every != 0 and took < 2 * shortest
         if is_left_out or is_capturing():  # during a capture nothing can be read
             self._step.is_read = False
@@ -202,11 +198,10 @@ class DdpExchange:
 
     def end_step(self, count: int) -> StepExchange:
         """That of each of so many steps that have ended; one that was not read is as the last that was."""
-        ended = StepExchange(self._step.exposed / count, self._step.hidden / count, self._step.syncs // count)
-        if not self._step.is_read:
-            ended = replace(self._last, is_read=False)
-        elif ended.syncs:
-            self._last = ended
+        now, ended = self._step, self._last
+        if now.is_read:
+            ended = StepExchange(now.exposed / count, now.hidden / count, now.syncs // count)
+            self._last = replace(ended, is_read=False) if ended.syncs else self._last
         self._step = StepExchange()
         self.have_timed(NEVER)  # before the next backward pass
         return ended

@@ -69,6 +69,5 @@ def launch_of(command: Sequence[str], settings: Mapping[str, Value] | None = Non
 
 def launch_with(command: Sequence[str], script: str, named: str) -> RanksLaunch:
     """A command that starts a script: where it names the other one (`named`), or else at its end."""
-    if named not in command:
-        return launch_of([*command, script])
-    return launch_of([script if word == named else word for word in command])
+    words = [script if word == named else word for word in command]
+    return launch_of(words if named in command else [*command, script])

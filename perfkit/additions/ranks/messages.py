@@ -1,21 +1,17 @@
 """What a rank says of itself, as typed data."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 
+from perfkit import registry
 from perfkit.results.schema import Mechanism
 
+LIMIT: Any = SimpleNamespace(**registry.toml(__package__, "limits"))
 PARTS = ("waiting", "forward", "backward", "optimizer", "own code", "exchange")
 """What a step of a rank consists of: `waiting` for data, `exchange` where ranks wait and send."""
-BUFFERS = "broadcast of buffers"
-"""The name of that exchange, which `DistributedDataParallel` makes before a forward pass."""
-
-
-class Told(msgspec.Struct, frozen=True):
-    """What a rank adds to what rank 0 says of their training."""
-
-    losses: list[float]
-    samples_per_step: int
-    mechanisms: list[Mechanism]
+BUFFERS = "broadcast of buffers"  # the exchange that `DistributedDataParallel` makes before a forward pass
 
 
 class StepOfRank(msgspec.Struct, frozen=True, array_like=True):
@@ -46,12 +42,13 @@ class Stack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Exchange(msgspec.Struct, array_like=True):
-    """The calls of one collective at one line; it goes on while the rank calls it."""
+    """The calls of one collective at one line, in the steps that are told, and the bytes given to them."""
 
     name: str
     where: str
     count: int = 0
     seconds: float = 0.0
+    bytes: int = 0
 
 
 class LoaderOfRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +133,11 @@ class State(msgspec.Struct, kw_only=True, tag=True):
     last_step_s: float = 0.0
     notes: list[str] = []
     mechanisms: list[Mechanism] = []
+
+    @property
+    def told(self) -> int:
+        """How many steps the stacks and exchanges are those of; 1 if there is none."""
+        return max(1, self.count - int(LIMIT.skipped))
 
 
 Message = Beat | State

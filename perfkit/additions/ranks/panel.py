@@ -23,12 +23,12 @@ def scale(
 
 
 def watch_ranks(script: str, ranks: int = 2, arguments: Sequence[str] = (), **how: Any) -> Shown[RanksReport]:
-    """Watches a script on so many ranks, who is late and where; `how` as for `watching.watch`."""
+    """Watches a script on so many ranks, who is late and where; `how` as for `watching.watch_launch`."""
     launch = scaling.torchrun(_launch(script, arguments), ranks)
 
     def watched(now: Progress) -> RanksReport:
         with watching.alone(launch, now):
-            return watching.watch(launch, now, **how)
+            return watching.watch_launch(launch, now, **how)
 
     found = with_line(watched)
     return Shown(found, found.sections())

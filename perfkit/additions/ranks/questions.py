@@ -11,10 +11,11 @@ from msgspec import structs
 
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks.ddp import Setting
-from perfkit.additions.ranks.messages import Hello, Told
+from perfkit.additions.ranks.messages import Hello
 from perfkit.additions.ranks.rank import Joining
 from perfkit.additions.scripts.questions import Questions
 from perfkit.process.failures import explain
+from perfkit.results.schema import Mechanism
 from perfkit.worker.procedure import Procedure
 
 
@@ -55,15 +56,14 @@ class RankQuestions(Questions):
             self._other = None
 
     def _ended(self) -> None:
-        """Another rank tells what it knows until nobody asks any more."""
-        if self._other:
+        if self._other:  # it tells what it knows until nobody asks any more
             self._telling.join()
         super()._ended()
 
-    def told(self) -> Told:
-        """What this rank knows of its training."""
+    def told(self) -> tuple[int, list[float], list[Mechanism]]:
+        """Samples of a step on this rank, its losses, and proofs of what is set."""
         losses = [float(loss) for loss in self._script.losses]
-        return Told(losses, self._script.samples_per_step, self._setting.proofs())
+        return self._script.samples_per_step, losses, self._setting.proofs()
 
     def train(self, *args: Any, **kwargs: Any) -> Procedure:
         told = yield from super().train(*args, **kwargs)

@@ -10,8 +10,8 @@ import numpy as np
 
 from perfkit.additions.ranks.lateness import EXCHANGE
 from perfkit.additions.ranks.launch import RanksLaunch, launch_of
-from perfkit.additions.ranks.messages import PARTS
-from perfkit.additions.ranks.watching import RanksReport, alone, watch
+from perfkit.additions.ranks.messages import LIMIT, PARTS
+from perfkit.additions.ranks.watching import RanksReport, alone, watch_launch
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.machine import cores
@@ -25,8 +25,6 @@ Regime = Literal["strong", "weak", "neither"]
 BUDGET_S = 30.0  # seconds for which each number of ranks is watched
 LAUNCHES = 3  # in so many launches, which take turns
 LOSSES = ("exposed communication", "waiting for slower ranks", "loading", "slower computing")
-_ALIKE = 0.05  # how far batches of one size may differ
-_FURTHER = (2, 4, 8)  # how many times as many ranks as were measured are predicted
 
 
 class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +114,7 @@ def scale(
         measured=measured,
         seen=found,
         regime=regime or found,
-        predicted=[at_most(last, times * last.ranks, regime or found) for times in _FURTHER],
+        predicted=[at_most(last, times * last.ranks, regime or found) for times in LIMIT.further],
         bytes_per_s=ring(last.ranks) * last.gradient_bytes / exchange_s if exchange_s else 0.0,
         failures=failures,
     )
@@ -153,7 +151,7 @@ def torchrun(script: Launch, ranks: int) -> RanksLaunch:
 
 
 def _watched(launch: RanksLaunch, count: int, budget_s: float, progress: Progress) -> RanksReport:
-    seen = watch(launch, progress, budget_s / LAUNCHES)
+    seen = watch_launch(launch, progress, budget_s / LAUNCHES)
     if seen.ranks != count:
         what = f"torchrun started {count} ranks, and the script's group has {seen.ranks}"
         raise RunFailed(what, "Let the script take RANK and WORLD_SIZE from torchrun, and start none itself")
@@ -191,9 +189,9 @@ def _ranks(count: int, launches: Sequence[RanksReport]) -> ScalingPoint:
 
 def _regime(measured: Sequence[ScalingPoint]) -> Regime:
     base = measured[0]
-    if all(abs(each.batch / base.batch - 1) < _ALIKE for each in measured):
+    if all(abs(each.batch / base.batch - 1) < LIMIT.alike for each in measured):
         return "weak"
-    if all(abs(each.batch * each.ranks / (base.batch * base.ranks) - 1) < _ALIKE for each in measured):
+    if all(abs(each.batch * each.ranks / (base.batch * base.ranks) - 1) < LIMIT.alike for each in measured):
         return "strong"
     return "neither"
 

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from perfkit.additions.ranks import guardian
 from perfkit.additions.ranks.launch import RanksLaunch
-from perfkit.additions.ranks.messages import Beat, Hello, Message, State, Told
+from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, Message, State
 from perfkit.additions.ranks.switches import THREADS, of_script
 from perfkit.additions.referee.behaviour import BEHAVIOUR, Behaviour
 from perfkit.additions.scripts.watched import WatchedScript
@@ -35,18 +35,8 @@ from perfkit.results.schema import Mechanism
 from perfkit.show import units
 from perfkit.worker.messages import Trained
 
-START_S = 180.0  # seconds until all ranks have joined
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
 """How a rank fails because it lost another one."""
-_LONGEST = 80  # bytes of a folder's path, so that the socket in it has a name that every system takes
-_WORD_S = 2.0  # seconds in which whoever comes says who it is
-_OWN_END_S = 0.5  # seconds in which a launch ends by itself
-_COLLECT_S = 1.5  # seconds for the failure of the rank that another one has lost
-QUIET_S = 30.0  # seconds without a step of any rank after which they hang
-ANSWER_S, RESTART_S = 10.0, 60.0  # seconds for an answer, and until ranks train again
-_MAY_LAST = ("evaluation", "checkpoint", "start")  # parts of a run that are awaited as long as its start
-_TIMES_AS_LONG = 3  # as a step may be those after it
-_CLOCK_S = 2.0  # seconds between readings of CPU time
 _decoder = msgspec.json.Decoder(Message)
 
 
@@ -74,15 +64,13 @@ class StartedRanks(WatchedScript):
         return self._start(settings | more)
 
     def _let_in(self) -> None:
-        """Meets whoever has come to the socket, if it is a rank of ours."""
         line = Connection(self._socket.accept()[0].detach())
         self._joined.append(line)
-        with contextlib.suppress(EOFError, OSError, msgspec.DecodeError):
-            if line.poll(_WORD_S):
+        with contextlib.suppress(EOFError, OSError, msgspec.DecodeError):  # it is not a rank of this launch
+            if line.poll(LIMIT.word_s):
                 self._meet(msgspec.json.decode(line.recv_bytes(), type=Hello), line)
 
-    def _meet(self, hello: Hello, line: Connection) -> None:
-        raise NotImplementedError
+    def _meet(self, hello: Hello, line: Connection) -> None: ...  # a rank has come
 
     def stop(self) -> None:
         """Ends the whole tree, whoever started what in it; ranks end as soon as nobody listens to them."""
@@ -90,7 +78,7 @@ class StartedRanks(WatchedScript):
             line.close()
         self._socket.close()
         self.resume()
-        self.tree.await_end(_OWN_END_S)
+        self.tree.await_end(LIMIT.own_end_s)
         self.tree.end()
         self._process.wait()
         self._guardian.communicate()  # whose input ends, so that it ends whatever was not found
@@ -101,7 +89,7 @@ class StartedRanks(WatchedScript):
 def _meeting_folder() -> tempfile.TemporaryDirectory[str]:
     """A private folder for the socket of ranks, whose path may not be long."""
     usual = tempfile.gettempdir()
-    folder = usual if len(os.fsencode(usual)) <= _LONGEST else "/tmp"
+    folder = usual if len(os.fsencode(usual)) <= LIMIT.longest_path else "/tmp"
     try:
         return tempfile.TemporaryDirectory(prefix="perfkit-", dir=folder, ignore_cleanup_errors=True)
     except OSError as problem:
@@ -118,8 +106,8 @@ class ComparedRanks(StartedRanks):
     watcher = "perfkit.additions.ranks.questions:RankQuestions"
 
     def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-        self._lines: dict[int, Connection] = {}  # by rank
-        self._world = 0
+        self._others: dict[int, Connection] = {}  # by rank; that of rank 0 is `line`
+        self._come = self._world = 0
         self._times_as_many = 1.0  # samples of all ranks, by those of rank 0
         with socket.create_server(("127.0.0.1", 0)) as free:  # both sides of a comparison are there at a time
             settings["variables"]["PET_MASTER_PORT"] = str(free.getsockname()[1])
@@ -136,20 +124,20 @@ class ComparedRanks(StartedRanks):
         return of_all([answer, *self._others_say(BEHAVIOUR)]) if question == BEHAVIOUR else answer
 
     def _trained(self, first: Trained) -> Trained:
-        told: list[Told] = self._others_say("told")
-        samples = first.samples_per_step + sum(each.samples_per_step for each in told)
-        self._times_as_many = samples / max(1, first.samples_per_step)
-        losses = zip(first.losses, *(each.losses for each in told), strict=False)
-        proofs = proofs_of_all([first.mechanisms, *(each.mechanisms for each in told)])
-        return structs.replace(first, losses=[fmean(each) for each in losses], mechanisms=proofs)
+        own = first.samples_per_step, first.losses, first.mechanisms
+        told: list[tuple[Any, ...]] = [own, *self._others_say("told")]
+        samples, losses, proofs = zip(*told, strict=True)
+        self._times_as_many = sum(samples) / max(1, first.samples_per_step)
+        means = [fmean(each) for each in zip(*losses, strict=False)]
+        return structs.replace(first, losses=means, mechanisms=proofs_of_all(proofs))
 
     def _others_say(self, question: str) -> list[Any]:
-        for line in self._others().values():
+        for line in self._others.values():
             with contextlib.suppress(OSError):  # it has ended: its answer is missing
                 line.send(Question(0, question, {}))
         told = []
-        for rank, line in self._others().items():
-            said = _said(line, ANSWER_S)
+        for rank, line in sorted(self._others.items()):
+            said = _said(line, LIMIT.answer_s)
             if said is None:
                 said = RunFailed(f"rank {rank} does not answer", "Run the command without perfkit to compare")
             if isinstance(said, RunFailed):
@@ -157,18 +145,15 @@ class ComparedRanks(StartedRanks):
             told.append(said)
         return told
 
-    def _others(self) -> dict[int, Connection]:
-        return {rank: line for rank, line in sorted(self._lines.items()) if rank}
-
     def _await_ranks(self) -> None:
-        until = time.monotonic() + START_S
-        while not self._lines or len(self._lines) < self._world:
+        until = time.monotonic() + LIMIT.start_s
+        while not self._come or self._come < self._world:
             check_cancelled(self.cancelled)
             if self._process.poll() is not None:
                 code = self._process.returncode
                 raise self.explained(RunFailed(f"it ended with exit code {code} before all ranks had joined"))
             if time.monotonic() > until:
-                what = f"{self.launch.describe()}: its ranks have not joined in {START_S:.0f} s"
+                what = f"{self.launch.describe()}: its ranks have not joined in {LIMIT.start_s:.0f} s"
                 raise RunFailed(what, "Does each call torch.distributed.init_process_group?")
             if connections.wait([self._socket], POLL_S):
                 self._let_in()
@@ -178,8 +163,10 @@ class ComparedRanks(StartedRanks):
             what = f"{hello.local} of {hello.world} ranks run on this machine"
             raise RunFailed(what, "Compare on one machine: no node can suspend the ranks of another")
         self._world = hello.world
-        self._lines[hello.rank] = line
-        if hello.rank == 0:
+        self._come += 1
+        if hello.rank:
+            self._others[hello.rank] = line
+        else:
             self.line = line
 
     def death(self) -> RunFailed | None:
@@ -197,8 +184,8 @@ class ComparedRanks(StartedRanks):
             return super().explained(failure)
         rank = 0
         is_lost = bool(LOST_RANK.search(failure.what))
-        for other, line in self._others().items():
-            said = _said(line, _COLLECT_S if is_lost else 0.0)
+        for other, line in self._others.items():
+            said = _said(line, LIMIT.collect_s if is_lost else 0.0)
             if isinstance(said, RunFailed):
                 rank = other
                 failure = said
@@ -262,7 +249,7 @@ class HeardRank:
 
     def hear(self, beat: Beat) -> None:
         """A step shows that it trains; so does the end of an evaluation, before the step after it."""
-        has_come_back = self.part in _MAY_LAST and beat.part not in _MAY_LAST
+        has_come_back = self.part in LIMIT.may_last and beat.part not in LIMIT.may_last
         now = time.monotonic()
         if beat.steps > self.steps > 0:
             self.longest_s = max(self.longest_s, now - self.heard_at)
@@ -275,7 +262,7 @@ class HeardRank:
 class WatchedRanks(StartedRanks):
     """Ranks that go on by themselves; each says what it has seen when it is asked."""
 
-    watcher = "perfkit.additions.ranks.rank:watch"
+    watcher = "perfkit.additions.ranks.rank:listen"
 
     def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
         self.ranks: dict[int, HeardRank] = {}  # on this node
@@ -296,7 +283,7 @@ class WatchedRanks(StartedRanks):
         """The ranks that were not heard of, on whatever node."""
         return [rank for rank in range(self.world) if rank not in self.told]
 
-    def watch(self, budget_s: float, whole: bool = False) -> str:
+    def let_train(self, budget_s: float, whole: bool = False) -> str:
         """Lets the ranks train for so long; how it ended: `watched`, `ended`, `failed`, `hangs` or `silent`.
 
         The budget begins when all ranks have taken two steps.
@@ -311,7 +298,7 @@ class WatchedRanks(StartedRanks):
                 self._listen()
                 return "failed" if self.exit_code else "ended"
             if self._has_failed():  # the others will fail, too, and the launch will end, or start them again
-                self._wait_for(lambda: not self._has_failed() or self.exit_code is not None, RESTART_S)
+                self._wait_for(lambda: not self._has_failed() or self.exit_code is not None, LIMIT.restart_s)
                 if self._has_failed():
                     return "failed"
             if not self._all_train():
@@ -322,7 +309,7 @@ class WatchedRanks(StartedRanks):
             quiet_s = now - self._active_at()
             if now > until and not whole and 0 in self.ranks:  # the report is written where rank 0 is
                 return "watched" if self._ask() or quiet_s < self._patience_s(quiet_s) else "hangs"
-            if quiet_s > QUIET_S and quiet_s > self._patience_s(quiet_s):
+            if quiet_s > LIMIT.quiet_s and quiet_s > self._patience_s(quiet_s):
                 self._ask()
                 return "hangs" if self.ranks else "silent"
 
@@ -339,15 +326,15 @@ class WatchedRanks(StartedRanks):
     def _patience_s(self, quiet_s: float) -> float:
         """How long a step is waited for: longer at the start, where steps are long, and for what may last."""
         running = [seen for seen in self.ranks.values() if not seen.line.closed]
-        busy = [f"rank {s.hello.rank} is in its {s.part}" for s in running if s.part in _MAY_LAST]
+        busy = [f"rank {s.hello.rank} is in its {s.part}" for s in running if s.part in LIMIT.may_last]
         if busy:
             self.on_progress(f"no step for {quiet_s:.0f} s: {', '.join(busy)}")
-        are_slow = any(seen.longest_s > QUIET_S / _TIMES_AS_LONG for seen in running)
-        return START_S if busy or are_slow or not self._all_train() else QUIET_S
+        are_slow = any(seen.longest_s > LIMIT.quiet_s / LIMIT.times_as_long for seen in running)
+        return float(LIMIT.start_s if busy or are_slow or not self._all_train() else LIMIT.quiet_s)
 
     def _read_clock(self) -> None:
         if time.monotonic() > self._read_at:
-            self._read_at = time.monotonic() + _CLOCK_S
+            self._read_at = time.monotonic() + LIMIT.clock_s
             self.pids()
             self.cpu_times = cores.cpu_times(self.tree.cpu_s())
 
@@ -362,9 +349,9 @@ class WatchedRanks(StartedRanks):
         for seen in running:
             with contextlib.suppress(OSError):
                 seen.line.send_bytes(b"state")
-        self._wait_for(lambda: not self.missing, ANSWER_S)
+        self._wait_for(lambda: not self.missing, LIMIT.answer_s)
         told = [self.told[seen.hello.rank] for seen in running if seen.hello.rank in self.told]
-        return not told or any(s.last_step_s < QUIET_S or s.part in _MAY_LAST for s in told)
+        return not told or any(s.last_step_s < LIMIT.quiet_s or s.part in LIMIT.may_last for s in told)
 
     def _wait_for(self, is_there: Any, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -86,7 +86,7 @@ def alone(launch: RanksLaunch, progress: Progress) -> contextlib.AbstractContext
     return device_lock(None, progress.cancelled, progress.wait)
 
 
-def watch(
+def watch_launch(
     launch: RanksLaunch, progress: Progress | None = None, budget_s: float = 60.0, whole: bool = False
 ) -> RanksReport:
     """Starts the command, and watches its ranks for so many seconds once all of them train.
@@ -97,7 +97,7 @@ def watch(
     launched = WatchedRanks(launch, on_progress=progress.phase, cancelled=progress.cancelled)
     with launched:
         before = launched.cpu_times
-        how = launched.watch(budget_s, whole)
+        how = launched.let_train(budget_s, whole)
         taken = cores.taken_share(before, launched.cpu_times)
         if how == "hangs":
             raise hanging(launched)

@@ -46,7 +46,7 @@ def watch(
     """
     if several := launcher(program):
         command = [*(["python", "-m"] if module else []), program, *(arguments or [])]
-        registry.load(f"{several}:watch")(command, budget, whole, output, settings or [], tries or after > 0)
+        registry.load(f"{several}:watch_ranks")(command, budget, whole, output, settings, tries or after > 0)
         return
     if settings:
         what = "--set is for launches of several ranks, and a script is watched as it is"
@@ -56,5 +56,5 @@ def watch(
     duration = "until its end" if whole else f"about {seconds:.0f} s once it trains"
     typer.echo(f"{launch.describe()}: {duration}", err=True)
     with cli.progress() as follow:
-        result = watching.watch(launch, follow, budget, after, whole, tries)
+        result = watching.watch_script(launch, follow, budget, after, whole, tries)
     output.deliver(program, result.sections(), result)

@@ -8,7 +8,7 @@ from perfkit import machine, registry
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.messages import SETTABLE
 from perfkit.additions.scripts.watched import Launch
-from perfkit.additions.scripts.watching import BUDGET_S, watch
+from perfkit.additions.scripts.watching import BUDGET_S, watch_script
 from perfkit.errors import InvalidValue
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import Panel
@@ -88,7 +88,7 @@ class ScriptPanel(Panel):
         raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
 
     def _watch(self, job: Job, tries: bool = False, budget_s: float = BUDGET_S) -> None:
-        watched = watch(self.launch, job.progress, budget_s, tries=tries)
+        watched = watch_script(self.launch, job.progress, budget_s, tries=tries)
         where = study.target(watched.script)
         self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
         self._seen = [Section("What watching it has shown", watched.sections())]

@@ -58,7 +58,7 @@ class Watched(Symptoms, frozen=True, kw_only=True):
         return report.sections(self)
 
 
-def watch(
+def watch_script(
     launch: Launch,
     progress: Progress | None = None,
     budget_s: float = BUDGET_S,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from perfkit.additions.ranks import started
-from perfkit.additions.ranks.messages import Beat, Hello, State
+from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, State
 from perfkit.additions.ranks.started import HeardRank, StartedRanks, WatchedRanks, of_all, proofs_of_all
 from perfkit.additions.referee.behaviour import Behaviour
 from perfkit.errors import InvalidValue
@@ -116,7 +116,7 @@ def test_a_rank_that_ends_gives_the_others_time_to_end(seen):
     assert time.monotonic() - watched._active_at() < 50, "all have ended: the launch is about to"
 
 
-@pytest.mark.parametrize(("longest_s", "patience_s"), [(2.0, started.QUIET_S), (25.0, started.START_S)])
+@pytest.mark.parametrize(("longest_s", "patience_s"), [(2.0, LIMIT.quiet_s), (25.0, LIMIT.start_s)])
 def test_ranks_with_long_steps_are_waited_for_longer(seen, longest_s, patience_s):
     """Else a step of 40 s, as of a large model that accumulates, would be said to hang."""
     seen.heard_at = time.monotonic() - longest_s

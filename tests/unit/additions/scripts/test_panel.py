@@ -86,7 +86,7 @@ def test_other_work_and_what_ends_before_it_measures_leave_the_comparison(
     click(panel, "Run")
     click(panel, "Patch")
     edit, shown = panel._save.value, terminal.text(panel.sections())
-    monkeypatch.setattr(panels, "watch", ending)
+    monkeypatch.setattr(panels, "watch_script", ending)
     monkeypatch.setattr(panels, "compare_candidates", ending)
     for work in ("Watch", label):
         click(panel, work, is_fine=False)

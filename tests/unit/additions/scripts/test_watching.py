@@ -233,7 +233,7 @@ def test_ctrl_c_while_switches_are_tried_is_raised(tmp_path, seen, monkeypatch):
     monkeypatch.setattr(watching, "watched", lambda *_: seen)
     monkeypatch.setattr(watching, "_tried", tried)
     with pytest.raises(KeyboardInterrupt):
-        watching.watch(Launch(str(tmp_path / "train.py")), tries=True)
+        watching.watch_script(Launch(str(tmp_path / "train.py")), tries=True)
 
 
 def test_nothing_is_started_where_nothing_is_suggested(seen):

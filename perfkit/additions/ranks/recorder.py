@@ -1,0 +1,191 @@
+"""What a rank notes of itself, in the thread that trains."""
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+import threading
+from collections import defaultdict
+from pkgutil import resolve_name
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from msgspec import structs
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
+from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfRank, State, StepOfRank
+from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
+from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
+from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.lines import Sampler
+from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
+from perfkit.worker.checks import facts
+
+
+class RankRecorder(Part):
+    """A part of the script that notes what it does. Only the thread that trains changes what is noted."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.account = RunAccount(script)
+        self.setting = Setting(script, script.settings["ranked"])
+        self.sampler = Sampler(self.account.part_now, script.place)
+        self.exchange = DdpExchange(script, self.sampler)
+        self.thread = threading.main_thread()  # which trains
+        self.rank: int | None = None  # until the process has joined; steps before are not told
+        self._seen = State(rank=0)  # as far as it is noted when it happens
+        self._stepped_at = clock()
+        self._elements = 0  # of the inputs of the step under way
+        self._collectives = dict[tuple[str, str], Exchange]()
+        self._epochs = defaultdict[int, list[list[int]]](list)  # by the data set
+        self._epoch: Any = None  # the sampler's iterator
+
+    def listen(self) -> None:
+        """Sees the exchanges of the script, and what its samplers draw."""
+        hooks.around(DistributedDataParallel, "__init__", self.exchange.make)
+        hooks.around(torch.autograd, "backward", self.exchange.backward)
+        for module in (dist, distributed_c10d):
+            for name in hooks.TABLES["collectives"]["names"]:
+                hooks.around(module, name, functools.partial(self._collective, name))
+        hooks.around(DistributedDataParallel, "_sync_buffers", functools.partial(self._collective, BUFFERS))
+        hooks.around(resolve_name(hooks.ITERATOR), "_next_index", self._next_index)
+
+    def _collective(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        is_trainer = threading.current_thread() is self.thread
+        is_of_hook = self.script.part == "backward" and kwargs.get("async_op")  # gradients are counted anyway
+        if self._seen.inside or not is_trainer or is_of_hook or torch.compiler.is_compiling():
+            return plain(*args, **kwargs)
+        where = next(self.sampler.lines(sys._getframe(1)), "")
+        start = clock()
+        self._seen.inside = name
+        try:
+            with self.script.doing("exchange"):
+                return plain(*args, **kwargs)
+        finally:
+            self._seen.inside = ""
+            exchange = self._collectives.setdefault((name, where), Exchange(name, where))
+            exchange.count += 1
+            exchange.seconds += clock() - start
+            exchange.bytes += sum(each.nbytes for each in tensors([*args, *kwargs.values()][:1], depth=2))
+
+    def _next_index(self, plain: Any, iterator: Any) -> Any:
+        indices = plain(iterator)
+        if iterator._sampler_iter is not self._epoch and isinstance(indices, list):
+            self._epoch = iterator._sampler_iter
+            epochs = self._epochs[id(iterator._dataset)]
+            if len(epochs) < LIMIT.rows:
+                epochs.append([index for index in indices[: LIMIT.rows_of_a_batch] if isinstance(index, int)])
+        return indices
+
+    def on_input(self, given: Any) -> None:
+        self.thread = threading.current_thread()  # Ray trains in another one than that which has joined
+        tensor = first_tensor(given)
+        if tensor is None or is_capturing():
+            return
+        self._elements += tensor.numel()
+        count = self.script.steps.count
+        if count < LIMIT.rows:
+            self.script.note_call("input")
+            if count == 0 and not self._seen.weights:  # they are as they were made
+                self._weigh(0)
+            rows = self._seen.rows.setdefault(count, [])
+            if len(rows) < LIMIT.most_rows and not self._are_divided():
+                rows += _row_sums([each for each in tensors(given) if each.dim()])
+
+    def _weigh(self, step: int) -> None:
+        if not self._are_divided():
+            self._seen.weights[step] = checksum(self.script.parameters(), LIMIT.most_elements)
+
+    def _are_divided(self) -> bool:
+        """Whether each rank has a part of the weights (a `DTensor`), on purpose; they may share rows, too."""
+        return any(hasattr(each, "device_mesh") for each in self.script.parameters())
+
+    def on_steps(self, steps: list[ScriptStep]) -> None:
+        self._stepped_at = clock()
+        exchange = self.exchange.end_step(len(steps))
+        for number, step in enumerate(steps, self.script.steps.count - len(steps) + 1):
+            if number in LIMIT.weighed:
+                self._weigh(number)
+            if number == LIMIT.skipped:  # what one rank did before, and others waited for, explains no step
+                self.sampler.times.clear()
+                self._collectives = {key: Exchange(*key) for key in self._collectives}
+            if self.rank is not None and len(self._seen.steps) < LIMIT.kept:
+                self._seen.steps.append(self._step(number, step, exchange, self._elements // len(steps)))
+        self._elements = 0
+
+    def _step(self, number: int, step: ScriptStep, exchange: StepExchange, elements: int) -> StepOfRank:
+        backward = step.spent["backward"]
+        exposed = exchange.exposed if exchange.is_read else min(exchange.exposed, backward)
+        backward = max(0.0, backward - exposed)
+        known = [step.waited, step.spent["forward"], backward, step.updated]
+        exchanged = step.spent["exchange"] + exposed
+        own = max(0.0, step.seconds - sum(known) - exchanged)
+        timed = exchange.hidden, exchange.is_read, exchange.syncs
+        about = step.samples, elements, sorted(step.marks)
+        return StepOfRank(number, step.seconds, [*known, own, exchanged], *timed, *about)
+
+    def snapshot(self) -> State:
+        """What was noted until now, for any thread."""
+        script = self.script
+        return structs.replace(
+            self._seen,
+            rank=self.rank,
+            exchanges=list(self._collectives.values()),
+            loader=self._loader(),
+            ddps=list(self.exchange.ddps()),
+            threads=torch.get_num_threads(),
+            is_of_agent="TORCHELASTIC_RUN_ID" in os.environ,
+            device=script.device.type,
+            gpu=f"{socket.gethostname()} {facts(script.device).uuid}" if script.device.type == "cuda" else "",
+            backward=self._sites("backward"),
+            inputs=self._sites("input"),
+            part=self.part_now(),
+            count=script.steps.count,
+            last_step_s=clock() - self._stepped_at,
+            notes=[*script.notes, *script.files.notes],
+            mechanisms=self.setting.proofs(),
+        )
+
+    def part_now(self) -> str:
+        """What it does at this moment; calls of a model inside another one, `model.module`, are not seen."""
+        part = self.account.part_now()
+        evaluates = any(not model.module.training for model in self.exchange.models)
+        return EVALUATION if part == OWN and evaluates else part
+
+    def _loader(self) -> LoaderOfRank | None:
+        loader: Any = self.script.loader
+        if loader is None:
+            return None
+        sampler, batches = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
+        knows = ("num_replicas", "num_processes", "world_size")
+        samplers = (sampler, batches, getattr(batches, "sampler", None))
+        is_random = isinstance(sampler, torch.utils.data.RandomSampler)
+        rows = drawn = None
+        with contextlib.suppress(TypeError, NotImplementedError, AttributeError):
+            drawn = len(loader.sampler)
+            rows = len(loader.dataset)
+        return LoaderOfRank(
+            where=next(iter(self._sites("loader")), ""),
+            workers=getattr(loader, "num_workers", 0),
+            rows=rows,
+            drawn=drawn,
+            is_divided=any(hasattr(each, name) for each in samplers for name in knows),
+            is_shuffled=is_random or bool(getattr(sampler, "shuffle", False)),
+            epochs=self._epochs.get(id(getattr(loader, "dataset", None)), []),
+        )
+
+    def _sites(self, role: str) -> list[str]:
+        return [site.place for site in self.script.sites[role] if site.frames]
+
+
+def _row_sums(inputs: list[torch.Tensor]) -> list[int]:
+    """A checksum of each of the first rows, over all inputs that have as many rows as the first one."""
+    if any(each.layout != torch.strided or each.is_nested or hasattr(each, "device_mesh") for each in inputs):
+        return []  # these have no rows to be taken one by one
+    alike = [each[: LIMIT.rows_of_a_batch].detach().cpu() for each in inputs if len(each) == len(inputs[0])]
+    return [checksum(row, LIMIT.elements_of_a_row) for row in zip(*alike, strict=True)]

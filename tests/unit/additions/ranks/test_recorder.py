@@ -1,0 +1,146 @@
+"""What a rank notes of itself."""
+
+import contextlib
+import threading
+from collections import defaultdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from perfkit.additions.ranks import recorder as recorders
+from perfkit.additions.ranks.ddp import StepExchange
+from perfkit.additions.ranks.messages import LIMIT, PARTS, State
+from perfkit.additions.ranks.recorder import RankRecorder, _row_sums
+from perfkit.additions.scripts.script import ScriptStep
+
+
+def recorder(parameters=()):
+    """One of a rank whose script has these weights."""
+    noted = RankRecorder.__new__(RankRecorder)
+    noted.script = SimpleNamespace(
+        steps=SimpleNamespace(count=0), parameters=lambda: list(parameters), note_call=lambda role: None
+    )
+    noted._seen = SimpleNamespace(rows={}, weights={})
+    noted._elements = 0
+    return noted
+
+
+def test_an_exchange_that_was_not_read_takes_no_longer_than_the_backward_pass_it_was_in():
+    """Its own collectives are not taken out of it once more."""
+    step = ScriptStep(seconds=1.0)
+    step.spent |= {"backward": 0.3, "exchange": 0.2}
+    usual, read = (StepExchange(0.5, 0.1, 1, is_read) for is_read in (False, True))
+    seen = recorder()._step(9, step, usual, 8)
+    parts = dict(zip(PARTS, seen.parts, strict=True))
+    assert (seen.is_read, seen.hidden, seen.syncs) == (False, 0.1, 1)
+    assert (parts["backward"], parts["exchange"]) == pytest.approx((0.0, 0.5))
+    assert parts["own code"] == pytest.approx(0.5)
+    on_gpu = recorder()._step(9, step, read, 8)
+    assert on_gpu.parts[-1] == pytest.approx(0.7), "the device may take longer than its launch"
+
+
+def test_rows_are_compared_over_all_inputs_and_the_whole_of_each():
+    """A model that is given the time step first, or rows with an equal beginning: these are not the same rows."""
+    times, rows = torch.arange(4), torch.randn(4, 5000)
+    others = rows.clone()
+    others[:, 2500:] += 1.0
+    assert _row_sums([times, rows]) == _row_sums([times, rows.clone()])
+    assert not set(_row_sums([times, rows])) & set(_row_sums([times, rows + 1.0]))
+    assert not set(_row_sums([rows])) & set(_row_sums([others]))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        torch.eye(4).to_sparse(),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    ],
+)
+def test_inputs_without_plain_rows_are_left_alone(inputs):
+    noted = recorder([torch.nn.Parameter(torch.ones(2))])
+    noted.on_input((inputs,))
+    assert noted._seen.rows == {0: []}
+    assert list(noted._seen.weights) == [0]
+
+
+class Divided(torch.nn.Parameter):
+    """As a `DTensor`, of which each rank has a part."""
+
+    device_mesh = "the ranks"
+
+
+def test_weights_that_are_divided_between_ranks_are_not_compared():
+    noted = recorder([Divided(torch.ones(2))])
+    noted.on_input((torch.randn(4, 2),))
+    assert (noted._seen.rows, noted._seen.weights) == ({0: []}, {})
+
+
+def test_ranks_tell_gpus_apart_that_each_of_them_calls_the_first_one(monkeypatch):
+    """As under Slurm and Ray, which show each rank its own GPU alone."""
+    monkeypatch.setattr(recorders.socket, "gethostname", lambda: "node1")
+    noted = recorder()
+    about = {"loader": None, "sites": defaultdict(list), "notes": [], "files": SimpleNamespace(notes=[])}
+    noted.script = SimpleNamespace(**about, device=torch.device("cuda:0"), steps=SimpleNamespace(count=9))
+    noted.rank, noted._seen, noted._collectives, noted._stepped_at = 1, State(rank=0), {}, 0.0
+    noted.account = SimpleNamespace(part_now=lambda: "own code")
+    noted.exchange = SimpleNamespace(models={}, ddps=list)
+    noted.setting = SimpleNamespace(proofs=list)
+    said = []
+    for uuid in ("GPU-1", "GPU-2"):
+        monkeypatch.setattr(recorders, "facts", lambda device, uuid=uuid: SimpleNamespace(uuid=uuid))
+        said.append(noted.snapshot().gpu)
+    assert said == ["node1 GPU-1", "node1 GPU-2"]
+
+
+def collecting():
+    """One that sees collectives, at a line of its script."""
+    noted = recorder()
+    noted.sampler = SimpleNamespace(times={("own code", ()): 30.0}, lines=lambda frame: iter(["train.py:8"]))
+    noted.thread, noted._collectives, noted._seen = threading.current_thread(), {}, State(rank=0)
+    noted.script.part, noted.script.doing = "", lambda part: contextlib.nullcontext()
+    return noted
+
+
+def test_what_was_before_the_steps_that_are_told_is_forgotten():
+    """One rank prepares the data, and the others wait for it: that explains nothing of a step."""
+    noted = collecting()
+    noted.exchange = SimpleNamespace(end_step=lambda count: StepExchange())
+    noted.rank = 0
+
+    def step():
+        noted._collective("all_reduce", lambda tensor: None, torch.ones(3, 2))
+        noted.script.steps.count += 1
+        noted.on_steps([ScriptStep(seconds=1.0)])
+
+    for _ in range(LIMIT.skipped):
+        step()
+    assert not noted.sampler.times
+    (exchange,) = noted._collectives.values()
+    assert (exchange.where, exchange.count, exchange.seconds, exchange.bytes) == ("train.py:8", 0, 0.0, 0)
+    step()
+    (exchange,) = noted._collectives.values()
+    assert (exchange.count, exchange.bytes) == (1, 24)
+
+
+class Opaque:
+    """As a group of processes."""
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ([[torch.ones(2), torch.ones(3)], 1], 20),
+        ([torch.ones(9)], 36),
+        ([["text", Opaque()], torch.ones(9)], 0),
+        ([Opaque()], 0),
+        ([None], 0),
+        ([], 0),
+    ],
+)
+def test_bytes_of_a_collective_are_those_of_the_tensors_that_it_is_given_first(given, size):
+    noted = collecting()
+    noted._collective("all_gather", lambda *given: None, *given)
+    (exchange,) = noted._collectives.values()
+    assert (exchange.count, exchange.bytes) == (1, size)

@@ -1,0 +1,80 @@
+"""What a rank tells whoever watches it, with and without the ranks of other nodes."""
+
+import itertools
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from perfkit.additions.ranks import reporter as reporters
+from perfkit.additions.ranks.messages import Hello, State
+from perfkit.additions.ranks.reporter import RankReporter
+
+
+class Line:
+    """Asks two times; then the rank is over."""
+
+    def __init__(self):
+        self.left, self.sent = 2, []
+        self.over = lambda: None
+
+    def poll(self, seconds):
+        if not self.left:
+            self.over()
+            raise OSError
+        self.left -= 1
+        return True
+
+    def recv_bytes(self):
+        return b"state"
+
+    def send_bytes(self, message):
+        self.sent.append(message)
+
+
+def reporting(number, local):
+    """The reporter of one of two ranks, of which its node has so many; what it says, and what is noted."""
+    line, notes = Line(), []
+    script = SimpleNamespace(steps=SimpleNamespace(count=9), note=notes.append)
+    sampler = SimpleNamespace(look=lambda ident, before: before + 1.0, times={}, lines=lambda frame: [])
+    about = {"thread": threading.current_thread(), "part_now": lambda: "forward"}
+    known = SimpleNamespace(script=script, sampler=sampler, snapshot=lambda: State(rank=number), **about)
+    reporter = RankReporter(known, Hello(rank=number, world=2, local=local, pid=1, restart=0), line)
+    line.over = reporter._over.set
+    return reporter, line, notes
+
+
+class Gone:
+    """The store of a launch whose first node has ended."""
+
+    def set(self, key, value):
+        raise RuntimeError("Connection reset by peer")
+
+    def check(self, keys):
+        raise RuntimeError("Connection reset by peer")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_lives_on_and_answers_without_the_store_of_its_launch(number, monkeypatch):
+    monkeypatch.setattr(reporters, "clock", itertools.count().__next__)
+    reporter, line, notes = reporting(number, local=2)
+    reporter._others._store = Gone()
+    reporter.attend()
+    assert len(line.sent) == 4, "a state and a sign of life, two times"
+    assert notes == ["ranks of other nodes are not heard of: Connection reset by peer"]
+
+
+def test_the_training_waits_for_no_store_that_is_not_said_to_be_there(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "torch.distributed.TCPStore", lambda *place, **how: made.append((*place, how["timeout"]))
+    )
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    _, _, notes = reporting(1, local=1)
+    assert not made
+    assert notes == ["ranks of other nodes are not heard of: MASTER_ADDR and MASTER_PORT are not set"]
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    _, _, notes = reporting(1, local=1)
+    assert made == [("node0", 29500, reporters._FAR)] and not notes
