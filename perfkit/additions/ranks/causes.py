@@ -1,33 +1,20 @@
 """Known causes of slow or wrong training on several ranks, recognised by what was measured and compared."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
-from typing import Any
+from statistics import fmean
 
+import numpy as np
 from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
-from perfkit.additions.ranks.lateness import Lateness
-from perfkit.additions.ranks.lines import line_of_difference, line_of_share, place
-from perfkit.additions.ranks.messages import BUFFERS, PARTS, Ddp, Exchange, State
-from perfkit.additions.ranks.report import template
+from perfkit.additions.ranks.lateness import Lateness, few_with_most
+from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share, place
+from perfkit.additions.ranks.messages import BUFFERS, LIMIT, PARTS, Ddp, Exchange, State
+from perfkit.additions.ranks.report import WORDS
 from perfkit.additions.shared.lines import text_at
-from perfkit.show import units
 
 _CAUSES = Causes(__name__)
-_LEAST = 0.1  # of the time: what takes less is not a cause
-_ALWAYS = 0.9  # of the steps: what is called every step
-_UNLIKE = 1.15  # how many times as long inputs are to be called so
-_FEWEST_ROWS, _FEWEST_EPOCHS = 4, 2
-_SAMPLED = {
-    "own code": ("own code", "evaluation", "checkpoint", "start"),
-    "waiting": ("waiting", "start", "data set", "collate"),
-}
-"""What parts of a step consist of where stacks are looked at."""
-_UNEQUAL = 1.2  # how many times as many rows a step are unequal
-_MANY_BUCKETS, _USUAL_BUCKET = 25, 25 << 20  # how many are many; bytes of one by default
 
 
 @dataclass(frozen=True)
@@ -72,12 +59,11 @@ def _rows(seen: RankSymptoms) -> Found:
     loader = seen.first.loader
     ranks = len(seen.states)
     where = place(loader.where if loader else next(iter(seen.first.inputs), ""))
-    are_enough = rows >= _FEWEST_ROWS and len(told) >= 2
+    are_enough = rows >= LIMIT.fewest_rows and len(told) >= 2
     if are_enough and is_same and loader and loader.is_divided:
         yield _CAUSES.found("same_random_rows", where, ranks=ranks, steps=len(told))
     elif are_enough and is_same:
-        more = f"; an epoch has {ranks} times as many steps as it needs" if loader and loader.rows else ""
-        yield _CAUSES.found("same_rows", where, ranks=ranks, steps=len(told), epochs=more)
+        yield _CAUSES.found("same_rows", where, ranks=ranks, steps=len(told), loader=loader)
     elif loader and loader.rows and _have_all(seen):
         yield _CAUSES.found("all_rows_on_each", where, ranks=ranks, rows=loader.rows)
 
@@ -92,26 +78,26 @@ def _have_all(seen: RankSymptoms) -> bool:
     sums = [[each for rows in state.rows.values() for each in rows] for state in seen.states]
     common = set.intersection(*map(set, sums))
     are_told = all(2 * len(set(each)) >= min(len(each), *rows) for each in sums)  # else rows are often equal
-    return are_told and len(common) >= max(_FEWEST_ROWS, 0.02 * min(len(set(each)) for each in sums))
+    return are_told and len(common) >= max(LIMIT.fewest_rows, 0.02 * min(len(set(each)) for each in sums))
 
 
 def _order(seen: RankSymptoms) -> Found:
     loader = seen.first.loader
-    if loader and loader.is_divided and loader.is_shuffled and len(loader.epochs) > _FEWEST_EPOCHS:
+    if loader and loader.is_divided and loader.is_shuffled and len(loader.epochs) > LIMIT.fewest_epochs:
         epochs = loader.epochs
-        if len(epochs[0]) > _FEWEST_ROWS and all(each == epochs[0] for each in epochs):
+        if len(epochs[0]) > LIMIT.fewest_rows and all(each == epochs[0] for each in epochs):
             yield _CAUSES.found("same_order", place(loader.where), epochs=len(epochs))
 
 
 def _batches(seen: RankSymptoms) -> Found:
     if seen.lateness is None or not seen.first.ddps:
         return
-    plain = [[step.samples for step in state.steps if not step.marks] for state in seen.states]
-    rows = [median(samples or [0]) for samples in plain]
-    if min(rows) > 0 and max(rows) >= _UNEQUAL * min(rows):
-        fewest, most = (seen.states[rows.index(each)].rank for each in (min(rows), max(rows)))
+    fewest, *_, most = sorted(seen.lateness.spent, key=lambda spent: spent.rows)
+    if 0 < LIMIT.unequal * fewest.rows <= most.rows:
         where = place(seen.first.loader.where) if seen.first.loader else ""
-        yield _CAUSES.found("unequal_batches", where, fewest=fewest, most=most, few=min(rows), many=max(rows))
+        told = _CAUSES.found("unequal_batches", where, fewest=fewest, most=most)
+        is_meant = most.elements < LIMIT.unlike * fewest.elements  # fewer and longer rows
+        yield structs.replace(told, urgency=LIMIT.may_be_meant) if is_meant else told
 
 
 def _late(seen: RankSymptoms) -> Found:
@@ -123,103 +109,101 @@ def _late(seen: RankSymptoms) -> Found:
     where, why = _why(found, late, others)
     if seen.is_disturbed and not where:
         return
-    name, waits = _where_they_wait(others, found)
+    exchange, waits = _where_they_wait(others, found)
     cause = "late_rank"
     if found.at_times:
         cause = "late_at_times"
-    elif name in ("broadcast", "broadcast_object_list", "scatter") and found.part in ("waiting", "own code"):
-        cause = "reads_for_all"
-    yield _CAUSES.found(
-        cause,
-        where,
-        found.share * len(others) / len(seen.states),  # if its work is divided equally
-        rank=found.late,
-        often="every step" if found.often >= _ALWAYS else f"{units.percent(found.often)} of the steps",
-        by=units.duration(found.by_s),
-        step=units.duration(found.step_s),
-        why=why,
-        lost=units.percent(found.share),
-        waits=f", in {waits}" if waits else "",
-        few=found.few,
-        steps=found.steps,
-    )
+    elif exchange and exchange.name in LIMIT.hands_out and found.part in ("waiting", "own code"):
+        are_few = 0 < exchange.bytes < late.told * found.spent[0].elements  # no rows, such as a flag
+        cause = "late_rank" if are_few else "reads_for_all"
+    divided = found.share * len(others) / len(seen.states)  # what equal ranks would save
+    yield _CAUSES.found(cause, where, divided, late=found, why=why, waits=waits)
 
 
 def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:
-    """The place, and what takes longer there on the late rank."""
-    words = template("watched.jinja")
-    own = next(spent for spent in found.spent if spent.rank == late.rank)
-    rest = [spent for spent in found.spent if spent.rank != late.rank]
-    usual = fmean(spent.elements for spent in rest)
     computes = found.part in ("forward", "backward")
-    if computes and not found.at_times and usual and own.elements >= _UNLIKE * usual:
-        where = next(filter(None, map(line_of_share, late.inputs)), "") or next(iter(late.inputs), "")
-        return place(where), str(words.larger(own.elements, usual))
-    line = line_of_difference(late, others, _SAMPLED.get(found.part, (found.part,)))
+    if computes and not found.at_times and (unlike := _unlike_rows(found)):
+        calls = [*late.inputs, *([late.loader.where] if late.loader else [])]
+        line = next(filter(None, map(line_of_share, calls)), "") or next(iter(calls), "")
+        return place(line), unlike
+    line = line_of_difference(late, others, LIMIT.sampled.get(found.part, (found.part,)))
     part = PARTS.index(found.part)
-    here = own.parts[part]
-    there = fmean(spent.parts[part] for spent in rest)
-    why = str(words.why(found, text_at(line), here, there))
-    is_clear = found.at_times or not computes or here > 2 * there
-    return place(line) if is_clear else "", why
+    here, there = found.compared(lambda spent: spent.parts[part])
+    where = line if found.at_times or not computes or here > 2 * there else ""
+    return place(where), str(WORDS.why(found, text_at(where), here, there))
 
 
-def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[str, str]:
-    waited = defaultdict[tuple[str, str], float](float)
-    for state in others:
-        for exchange in state.exchanges:
-            waited[exchange.name, exchange.where] += exchange.seconds / max(1, state.count)
-    name, where = max(waited, key=waited.__getitem__, default=("", ""))
-    if waited[name, where] > found.share * found.step_s * len(others) / 2:
-        return name, f"{name} ({place(where)})"
+def _unlike_rows(found: Lateness) -> str:
+    """How the inputs of the late rank are larger; empty if they are not."""
+    elements = found.compared(lambda spent: spent.elements)
+    rows = found.compared(lambda spent: spent.rows)
+    are_larger = 0 < LIMIT.unlike * elements[1] <= elements[0]
+    are_longer = 0 < LIMIT.unlike * rows[0] <= rows[1] and LIMIT.unlike * elements[0] > elements[1]
+    return str(WORDS.unlike(elements, rows)) if are_larger or are_longer else ""
+
+
+def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[Exchange | None, str]:
+    waits = [(each.seconds / state.told, each) for state in others for each in state.exchanges]
+    seconds, exchange = max(waits, key=lambda each: each[0], default=(0.0, None))
+    if exchange and seconds > found.share * found.step_s / 2:
+        return exchange, f", in {exchange.name} ({place(exchange.where)})"
     lines = [line for state in others for line in state.backward if state.ddps]
-    return "backward", f"backward ({place(lines[0])})" if lines else ""
+    return None, f", in backward ({place(lines[0])})" if lines else ""
 
 
 def _in_turn(seen: RankSymptoms) -> Found:
     found = seen.lateness
-    if found and found.in_turn >= _LEAST and found.longest >= 0.7:
+    if found and found.in_turn >= LIMIT.least and found.longest >= 0.7:
         where = place(next(iter(seen.first.inputs), ""))
-        yield _CAUSES.found("unlike_lengths", where, found.in_turn, longest=units.percent(found.longest))
+        yield _CAUSES.found("unlike_lengths", where, found.in_turn, longest=found.longest)
+
+
+def _alike(seen: RankSymptoms) -> Found:
+    """What every rank does for long, each by itself; next to a GPU, the host may only wait for it there."""
+    for part, cause in (("waiting", "all_wait_for_data"), ("own code", "all_do_the_same")):
+        told = [line_of_most(state, LIMIT.by_itself[part]) for state in seen.states]
+        line, share = min(told, key=lambda each: each[1])
+        is_told = seen.lateness is not None and seen.first.device == "cpu"
+        if not is_told or any(other != line for other, _ in told):
+            continue
+        steps = [s for s in seen.first.steps if s.number > LIMIT.skipped and "evaluation" not in s.marks]
+        few = [steps[at] for at in few_with_most(np.array([s.parts[PARTS.index(part)] for s in steps]))]
+        begins = 2 * sum("new epoch" in step.marks for step in few) > len(few)
+        if share >= (LIMIT.least if few or part == "waiting" else LIMIT.least_of_own):
+            about = {"loader": seen.first.loader, "few": len(few), "steps": len(steps), "begins": begins}
+            yield _CAUSES.found(cause, place(line), share, text=text_at(line), **about)
 
 
 def _exchange(seen: RankSymptoms) -> Found:
     found, ddps = seen.lateness, seen.first.ddps
     if found is None or len(ddps) != 1:
         return
-    size = units.size(ddps[0].bytes)
+    ddp = ddps[0]
     share = max(0.0, found.exposed_share - sum(share for _, share in _explicit(seen)))
     syncs = [step.syncs for step in seen.first.steps if step.is_read and step.syncs]
     count = sorted(syncs)[len(syncs) // 2] if syncs else 0
     where = place(next(iter(seen.first.backward), ""))
     if count > 1 and len(seen.first.backward) == 1:
         saved = share * (count - 1) / count
-        lost = units.percent(share)
-        yield _CAUSES.found("exchange_in_each_pass", where, saved, count=count, size=size, lost=lost)
-    elif share >= _LEAST and found.late is None:
+        yield _CAUSES.found("exchange_in_each_pass", where, saved, count=count, ddp=ddp, lost=share)
+    elif share >= LIMIT.least and found.late is None:
         hidden = fmean(spent.hidden for spent in found.spent) / found.step_s
-        facts: dict[str, Any] = {"size": size, "backend": ddps[0].backend, "hidden": units.percent(hidden)}
-        yield _of_buckets(ddps[0], share) or _CAUSES.found("exposed_exchange", where, share, **facts)
+        cause = _of_buckets(ddp)
+        at = where if cause == "exposed_exchange" else place(ddp.where)
+        yield _CAUSES.found(cause, at, share, ddp=ddp, hidden=hidden)
 
 
-def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
-    """How a model's gradients are put together, where that keeps their exchange from being hidden."""
-    count = len(ddp.buckets)
-    largest = units.size(max(ddp.buckets, default=0))
-    facts: dict[str, Any] = {"count": count, "size": units.size(ddp.bytes), "largest": largest}
+def _of_buckets(ddp: Ddp) -> str:
+    """The cause that keeps gradients from being sent while backward continues."""
     if ddp.is_compiled:
-        name = "exposed_around_compiled"
-    elif count == 1 and ddp.cap > _USUAL_BUCKET:
-        name = "exposed_in_one_bucket"
-    elif count >= _MANY_BUCKETS and ddp.cap < _USUAL_BUCKET:
-        name = "exposed_in_many_buckets"
-    else:
-        return None
-    return _CAUSES.found(name, place(ddp.where), share, **facts)
+        return "exposed_around_compiled"
+    if len(ddp.buckets) == 1 and ddp.cap > LIMIT.usual_bucket:
+        return "exposed_in_one_bucket"
+    are_many = len(ddp.buckets) >= LIMIT.many_buckets and ddp.cap < LIMIT.usual_bucket
+    return "exposed_in_many_buckets" if are_many else "exposed_exchange"
 
 
 def _models(seen: RankSymptoms) -> Found:
-    """What models are like; none of what only GPUs have has been seen to happen on one."""
     gpus = [state.gpu for state in seen.states if state.gpu]
     ddps = seen.first.ddps
     for ddp in ddps:
@@ -242,18 +226,17 @@ def _explicit(seen: RankSymptoms) -> Iterator[tuple[Exchange, float]]:
     known = [{(each.name, each.where): each for each in state.exchanges} for state in seen.states]
     for key in set.intersection(*map(set, known)):
         pairs = zip(known, seen.states, strict=True)
-        step_s = min(each[key].seconds / max(1, state.count) for each, state in pairs)
+        step_s = min(each[key].seconds / state.told for each, state in pairs)
         yield known[0][key], step_s / seen.lateness.step_s
 
 
 def _collectives(seen: RankSymptoms) -> Found:
     for exchange, share in _explicit(seen):
-        is_in_each = exchange.count >= 0.9 * seen.first.count > 0
-        if not is_in_each or share < _LEAST / 2 or exchange.name in ("send", "recv", "batch_isend_irecv"):
+        is_in_each = exchange.count >= 0.9 * seen.first.told
+        if not is_in_each or share < LIMIT.least / 2 or exchange.name in LIMIT.between_two:
             continue
-        if exchange.name == "all_reduce" and not seen.first.ddps:
-            count = round(exchange.count / seen.first.count)
-            yield _CAUSES.found("averaged_by_hand", place(exchange.where), share, count=count)
+        if exchange.name == "all_reduce" and (cause := _of_all_reduce(seen, exchange)):
+            yield _CAUSES.found(cause, place(exchange.where), share, exchange=exchange, steps=seen.first.told)
         elif exchange.name == BUFFERS:
             buffers = sum(ddp.buffers for ddp in seen.first.ddps)
             yield _CAUSES.found("buffers_in_each_step", _model(seen), share, buffers=buffers)
@@ -261,22 +244,33 @@ def _collectives(seen: RankSymptoms) -> Found:
             yield _CAUSES.found("collective_in_each_step", place(exchange.where), share, name=exchange.name)
 
 
+def _of_all_reduce(seen: RankSymptoms, exchange: Exchange) -> str:
+    """What calls of it that come in each step are, by what they send; empty for a single number."""
+    steps, ddps = seen.first.told, seen.first.ddps
+    if exchange.bytes <= LIMIT.small * exchange.count:
+        return "sent_one_by_one" if exchange.count > 1.5 * steps else ""
+    if not ddps:
+        return "averaged_by_hand"
+    gradients = max(1, sum(ddp.bytes for ddp in ddps))
+    are_gradients = abs(exchange.bytes / steps / gradients - 1) < LIMIT.as_many
+    return "averaged_twice" if are_gradients and any(step.syncs for step in seen.first.steps) else ""
+
+
 def _cores(seen: RankSymptoms) -> Found:
     threads = seen.cores // max(1, seen.local)
-    facts: dict[str, Any] = {"ranks": seen.local, "cores": seen.cores}
     have_one = all(state.is_of_agent and state.threads == 1 for state in seen.states)
     late = seen.lateness
-    starves = late is not None and max(spent.parts[0] for spent in late.spent) >= _LEAST * late.step_s
+    starves = late is not None and max(spent.parts[0] for spent in late.spent) >= LIMIT.least * late.step_s
     if have_one and not seen.chose_threads and threads >= 2 and (seen.first.device == "cpu" or starves):
-        yield _CAUSES.found("threads_of_ranks", threads=threads, **facts)
+        yield _CAUSES.found("threads_of_ranks", threads=threads, seen=seen)
     loader = seen.first.loader
     if loader and loader.workers * seen.local > seen.cores:
-        found = _CAUSES.found("workers_of_ranks", place(loader.where), workers=loader.workers, **facts)
+        found = _CAUSES.found("workers_of_ranks", place(loader.where), loader=loader, seen=seen)
         yield found if starves else structs.replace(found, urgency=0.0)  # it costs nothing
 
 
 CAUSES: tuple[Callable[[RankSymptoms], Found], ...] = (
-    _weights, _rows, _order, _batches, _late, _in_turn, _exchange, _collectives, _models, _cores,
+    _weights, _rows, _order, _batches, _late, _in_turn, _alike, _exchange, _collectives, _models, _cores,
 )  # fmt: skip
 
 

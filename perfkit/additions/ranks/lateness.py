@@ -6,30 +6,23 @@ spends beyond the one that spends least is waiting for that one.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from perfkit.additions.ranks.messages import PARTS, State, StepOfRank
+from perfkit.additions.ranks.messages import LIMIT, PARTS, State, StepOfRank
 
 EXCHANGE = PARTS.index("exchange")
-OUTSIDE = ("evaluation", "checkpoint", "new epoch")  # what may be in some steps only
-_SKIPPED = 3  # first steps, in which memory is allocated and code is loaded
-_LEAST = 0.1  # of the time: what is worth a word
-_DOMINATES = 0.7  # the part of the waiting that one rank causes, to be the late one
-_MOST_OF_IT = 0.8
-_AT_TIMES = 0.35  # the part of the steps with most of the waiting, below which it is late at times
-_FEWEST = 5
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """A mean step of a rank, in seconds: its parts without the exchange, then what the exchange consists of.
 
     `for_others`: waiting for the rank that is latest; `exposed`, `hidden`: communication that all have, and
-    that which runs while the rank computes.
+    that which runs while the rank computes. `rows`, `elements` of its inputs.
     """
 
     rank: int
@@ -39,6 +32,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     exposed: float
     hidden: float
     elements: float
+    rows: float = 0.0
 
 
 class Lateness(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +63,17 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True):
         """The share of a step in which all ranks only communicate."""
         return fmean(spent.exposed for spent in self.spent) / max(self.step_s, 1e-9)
 
+    def compared(self, value: Callable[[Spent], float]) -> tuple[float, float]:
+        """That of the late rank, and of the others."""
+        others = [value(spent) for spent in self.spent if spent.rank != self.late]
+        return next(value(spent) for spent in self.spent if spent.rank == self.late), fmean(others)
+
 
 def lateness(states: Sequence[State]) -> Lateness | None:
     """What the steps that all ranks have taken say; None if there are too few."""
     known = [{step.number: step for step in state.steps} for state in states]
-    numbers = {number for number in set.intersection(*map(set, known)) if number > _SKIPPED}
-    if len(numbers) < _FEWEST:
+    numbers = {number for number in set.intersection(*map(set, known)) if number > LIMIT.skipped}
+    if len(numbers) < LIMIT.fewest_steps:
         return None
     table = [[steps[number] for steps in known] for number in sorted(numbers)]
     exchange = np.array([[step.parts[EXCHANGE] for step in steps] for steps in table])
@@ -86,28 +85,29 @@ def lateness(states: Sequence[State]) -> Lateness | None:
     ]
     found = Lateness(steps=len(table), step_s=step_s, spent=spent)
     lost = waits.sum(axis=1) / max(1, len(states) - 1)  # by each of the others: the latest waits for nobody
-    if lost.mean() < _LEAST * step_s:
+    if lost.mean() < LIMIT.least * step_s:
         return found
     latest = exchange.argmin(axis=1)
     by_rank = np.bincount(latest, weights=lost, minlength=len(states))
     worst = int(by_rank.argmax())
     caused = np.where(latest == worst, lost, 0.0)
     share = float(caused.mean()) / step_s
-    if by_rank[worst] < _DOMINATES * lost.sum() or share < _LEAST:
+    if by_rank[worst] < LIMIT.dominates * lost.sum() or share < LIMIT.least:
         return _in_turn(found, table, latest, float(lost.mean()) / step_s)
-    few = _steps_with_most(caused)
-    at_times = len(few) <= _AT_TIMES * len(table)
-    marks = Counter(mark for at in few for mark in table[at][worst].marks if mark in OUTSIDE)
+    few = few_with_most(caused)
+    marks = Counter(mark for at in few for mark in table[at][worst].marks if mark in LIMIT.outside)
+    parts = np.array([each.parts for each in spent])
+    mark, count = marks.most_common(1)[0] if marks else ("", 0)
     return msgspec.structs.replace(
         found,
         late=states[worst].rank,
         share=share,
         often=float((latest == worst).mean()),
-        by_s=float(caused[few].mean()) if at_times else share * step_s,
-        at_times=at_times,
-        few=len(few) if at_times else 0,
-        mark=marks.most_common(1)[0][0] if at_times and marks else "",
-        part=_longer_part(spent, worst),
+        by_s=float(caused[few].mean()) if few.size else share * step_s,
+        at_times=few.size > 0,
+        few=few.size,
+        mark=mark if count > few.size / 2 else "",
+        part=PARTS[(parts[worst] - parts.mean(axis=0)).argmax()],
     )
 
 
@@ -120,27 +120,20 @@ def _spent(rank: int, own: Sequence[StepOfRank], for_others: float) -> Spent:
         exposed=fmean(step.parts[EXCHANGE] for step in own) - for_others,
         hidden=fmean(step.hidden for step in own),
         elements=fmean(step.elements for step in own),
+        rows=median([step.samples for step in own if not step.marks] or [0]),
     )
 
 
-def _steps_with_most(lost: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The fewest steps that have most of the waiting."""
-    order = np.argsort(-lost, kind="stable")
-    sums = np.cumsum(lost[order])
-    return order[: np.searchsorted(sums, _MOST_OF_IT * lost.sum()) + 1]
+def few_with_most(seconds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The steps that have most of the time, if they are few: it is then taken at times; else none."""
+    order = np.argsort(-seconds, kind="stable")
+    most = order[: np.searchsorted(np.cumsum(seconds[order]), LIMIT.most_of_it * seconds.sum()) + 1]
+    return most if most.size <= LIMIT.at_times * seconds.size else most[:0]
 
 
-def _longer_part(spent: Sequence[Spent], worst: int) -> str:
-    parts = np.array([each.parts for each in spent])
-    more = parts[worst] - np.delete(parts, worst, axis=0).mean(axis=0)
-    return PARTS[more.argmax()]
-
-
-def _in_turn(
-    found: Lateness, table: Sequence[Sequence[StepOfRank]], causing: np.ndarray[Any, Any], share: float
-) -> Lateness:
+def _in_turn(found: Lateness, table: list[list[StepOfRank]], latest: Any, share: float) -> Lateness:
     lengths = np.array([[step.elements for step in steps] for steps in table])
     are_unlike = lengths.max(axis=1) > 1.1 * lengths.min(axis=1)
-    latest = lengths[np.arange(len(table)), causing]
-    longest = float((are_unlike & (latest == lengths.max(axis=1))).mean())
+    is_longest = lengths[np.arange(len(table)), latest] == lengths.max(axis=1)
+    longest = float((are_unlike & is_longest).mean())
     return msgspec.structs.replace(found, in_turn=share, longest=longest)

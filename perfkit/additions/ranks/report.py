@@ -10,10 +10,7 @@ from perfkit.additions.scripts.report import sentences
 from perfkit.show import units
 from perfkit.show.document import Cell, Table
 
-
-def template(name: str) -> Any:
-    """The sentences of a template in this folder, as functions."""
-    return sentences(__package__, name, place=place)
+WORDS = sentences(__package__, "watched.jinja", place=place)
 
 
 def divided(text: str) -> list[Any]:
@@ -33,14 +30,15 @@ def ranks_table(found: Lateness) -> Table:
         cells = [Cell(seconds, units.duration) for seconds in times]
         rate, elements = (Cell(value, units.number) for value in (spent.samples_per_s, spent.elements))
         rows.append([str(spent.rank), rate, *cells, elements])
-    return Table(head, rows, note=str(template("watched.jinja").table_note(found)))
+    return Table(head, rows, note=str(WORDS.table_note(found)))
 
 
 def exchanges_table(states: Sequence[State]) -> Table:
     """The collectives that took most, and the gradients."""
     rows: list[list[Cell | str]] = []
     for state in states:
-        for each in sorted(state.exchanges, key=lambda each: -each.seconds)[:4]:
+        called = [each for each in state.exchanges if each.count]
+        for each in sorted(called, key=lambda each: -each.seconds)[:4]:
             spent = Cell(each.seconds, units.duration)
             rows.append([each.name, place(each.where), f"rank {state.rank}", Cell(each.count), spent])
     for ddp in states[0].ddps:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from perfkit.additions.ranks.report import divided, template
+from perfkit.additions.ranks.report import divided
 from perfkit.additions.ranks.scaling import LOSSES, Scaling, ScalingPoint
+from perfkit.additions.scripts.report import sentences
 from perfkit.show import style, units
 from perfkit.show.document import Bullets, Cell, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
@@ -17,7 +18,7 @@ _LEAST = 0.03  # of the rate: what is worth a word
 def sections(found: Scaling) -> list[Content]:
     """The answer, the picture, what is lost, and what more ranks could give."""
     base, last = found.measured[0], found.measured[-1]
-    words = template("scaled.jinja")
+    words = sentences(__package__, "scaled.jinja")
     lost = [(name, share) for name, share in last.losses(base).items() if share >= _LEAST]
     lost.sort(key=lambda each: -each[1])
     contents: list[Content] = divided(words.answer(found, lost, last.efficiency(base)))

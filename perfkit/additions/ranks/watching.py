@@ -60,14 +60,13 @@ class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def first_sentence(self) -> str:
         """The largest avoidable thing."""
-        is_worth_it = self.findings and self.findings[0].weight >= WORTH_A_SENTENCE
-        worst = self.findings[0] if is_worth_it else None
-        return str(report.template("watched.jinja").first(self, worst))
+        worst = next((each for each in self.findings if each.weight >= WORTH_A_SENTENCE), None)
+        return str(report.WORDS.first(self, worst))
 
     def sections(self) -> list[Content]:
         """All of it, for people."""
         contents: list[Content] = [self.first_sentence]
-        seen = str(report.template("watched.jinja").seen(self))
+        seen = str(report.WORDS.seen(self))
         if self.mechanisms:
             contents.append(checks("Set from outside", self.mechanisms))
         if self.lateness:
@@ -108,7 +107,7 @@ def watch_launch(
             raise failed(launched)
         if how == "silent" or not launched.states:
             what = f"{launch.describe()}: no rank was seen that trains"
-            raise launched.problem(what, str(report.template("watched.jinja").joins(launch)))
+            raise launched.problem(what, str(report.WORDS.joins(launch)))
         return _result(launched, how, taken)
 
 
@@ -119,15 +118,9 @@ def _result(launched: WatchedRanks, how: str, taken: float) -> RanksReport:
     if wrong := [f"{proof.name} ({proof.evidence})" for proof in proofs if not proof.ok]:
         raise RunFailed(f"not in effect: {', '.join(wrong)}", "Watch it without this switch")
     late = lateness(states)
-    symptoms = RankSymptoms(
-        states,
-        late,
-        local=len(hellos),
-        cores=cores.usable_cores(),
-        chose_threads="OMP_NUM_THREADS" in os.environ,
-        is_disturbed=taken > CLEAN,
-    )
-    remarks = report.template("watched.jinja").remarks(launched.restarts, launched.missing, taken)
+    chose = "OMP_NUM_THREADS" in os.environ
+    symptoms = RankSymptoms(states, late, len(hellos), cores.usable_cores(), chose, taken > CLEAN)
+    remarks = report.WORDS.remarks(launched.restarts, launched.missing, taken)
     noted = dict.fromkeys(note for state in states for note in state.notes)
     return RanksReport(
         command=launched.launch.describe(),
@@ -155,7 +148,7 @@ def failed(launched: WatchedRanks) -> RunFailed:
     mute = [seen for rank, seen in launched.ranks.items() if seen.line.closed and rank not in launched.told]
     if first and not LOST_RANK.search(first.failure):
         mute = []
-    what = str(report.template("watched.jinja").failed(launched, first, mute))
+    what = str(report.WORDS.failed(launched, first, mute))
     return launched.problem(what, "Its own words are below; run the command without perfkit to compare")
 
 
@@ -166,7 +159,7 @@ def hanging(launched: WatchedRanks) -> RunFailed:
     absent = [rank for rank in range(launched.world) if rank not in waiting]
     quiet_s = max((state.last_step_s for state in told.values()), default=0.0)
     differ = len({(state.inside, *state.at[:1]) for state in waiting.values()}) > 1
-    what = report.template("watched.jinja").hanging(told, waiting, absent, differ, quiet_s)
+    what = report.WORDS.hanging(told, waiting, absent, differ, quiet_s)
     remedy = "Every rank must come to the same exchanges, in the same order"
     return launched.problem(str(what), remedy, _stacks(launched, told))
 

@@ -58,6 +58,9 @@ def test_late_at_times_is_told_from_late_always_with_what_was_in_these_steps():
     result = lateness([early, late])
     assert (result.late, result.at_times, result.few, result.mark) == (1, True, 4, "evaluation")
     assert result.by_s == pytest.approx(8.0)
+    for at in (9, 19):  # as when garbage is collected, sometimes at the start of an epoch
+        late.steps[at] = step(at + 1, 0.9, 9.0, own=8.0)
+    assert lateness([early, late]).mark == ""
 
 
 def test_ranks_that_are_late_in_turn_are_not_one_late_rank():
@@ -114,10 +117,10 @@ def test_gradients_sent_for_each_of_several_batches_are_blamed_by_their_count():
 def test_a_barrier_in_each_step_is_blamed_for_what_no_late_rank_explains():
     free, costly = (
         [
-            msgspec.structs.replace(state, exchanges=[Exchange("barrier", "train.py:8", 20, seconds)])
+            msgspec.structs.replace(state, exchanges=[Exchange("barrier", "train.py:8", 17, seconds)])
             for state, seconds in zip(ranks(0.9, 0.9), each, strict=True)
         ]
-        for each in ((8.0, 0.1), (8.0, 4.0))
+        for each in ((8.0, 0.1), (8.0, 3.4))
     )
     assert "collective_in_each_step" not in found(free)
     assert found(costly)["collective_in_each_step"].share == pytest.approx(0.2)
@@ -199,6 +202,17 @@ def test_the_line_of_a_difference_is_the_outermost_that_only_the_late_rank_passe
     assert line_of_difference(late, [alike], ["own code"]) == "t:2"
 
 
+def test_lines_of_a_loop_that_explain_a_difference_together_are_named_by_the_largest():
+    """As in a hook that only one rank has, and that no line of the script calls."""
+    model = Stack("forward", ["t:9", "t:5"], 3.0)
+    loop = [Stack("forward", ["t:9", "t:5", line], seconds) for line, seconds in (("t:2", 5.0), ("t:3", 4.0))]
+    late = State(rank=0, count=10, stacks=[model, *loop])
+    other = State(rank=1, count=10, stacks=[model])
+    assert line_of_difference(late, [other], ["forward"]) == "t:2"
+    rare = State(rank=0, count=10, stacks=[msgspec.structs.replace(model, seconds=30.0), *loop])
+    assert line_of_difference(rare, [other], ["forward"]) == "t:5"
+
+
 @pytest.mark.parametrize(
     ("code", "line"),
     [
@@ -233,6 +247,12 @@ def test_a_rank_whose_data_others_are_handed_reads_for_all():
     assert "in broadcast (train.py:10)" in told.evidence
     assert told.where == "train.py:4"
     assert "late_rank" not in found([waits, late])
+    flag = msgspec.structs.replace(hands_out, bytes=17 * 8)  # as a library sends, to end all ranks together
+    told = found([msgspec.structs.replace(waits, exchanges=[flag]), late])
+    assert "in broadcast (train.py:10)" in told["late_rank"].evidence
+    assert "reads_for_all" not in told
+    rows = msgspec.structs.replace(hands_out, bytes=17 * 400)
+    assert "reads_for_all" in found([msgspec.structs.replace(waits, exchanges=[rows]), late])
 
 
 def test_a_rank_that_computes_longer_before_it_sends_is_not_said_to_read_for_all():
@@ -249,9 +269,9 @@ def test_waiting_is_in_backward_only_where_gradients_are_exchanged_there():
 
 
 def test_steps_that_are_told_are_a_part_of_all_in_which_a_collective_was_called():
-    """A long run: 20 of 200 steps are told, and the time in a collective is that of 200."""
+    """A long run: 20 of 203 steps are told, and the time in a collective is that of all but the first three."""
     states = [
-        msgspec.structs.replace(state, count=200, exchanges=[Exchange("barrier", "train.py:8", 200, 20.0)])
+        msgspec.structs.replace(state, count=203, exchanges=[Exchange("barrier", "train.py:8", 200, 20.0)])
         for state in ranks(0.8, 0.8)
     ]
     assert found(states)["collective_in_each_step"].share == pytest.approx(0.1)
@@ -341,9 +361,117 @@ def test_what_only_gpus_have_is_read_from_their_ranks():
 
 def test_gradients_that_are_averaged_by_hand_are_no_metric_to_leave_out():
     states = [
-        msgspec.structs.replace(state, ddps=[], exchanges=[Exchange("all_reduce", "train.py:8", 1600, 8.0)])
+        msgspec.structs.replace(
+            state, ddps=[], exchanges=[Exchange("all_reduce", "train.py:8", 1700, 8.0, 17_000_000)]
+        )
         for state in ranks(0.5, 0.5)
     ]
     told = found(states)["averaged_by_hand"]
-    assert "called 80 times in each step" in told.evidence
+    assert "called 100 times in each step (1.00 MB in all)" in told.evidence
     assert "collective_in_each_step" not in found(states)
+
+
+@pytest.mark.parametrize(
+    ("calls", "size", "syncs", "cause"),
+    [
+        (100, 400, 1, "averaged_twice"),
+        (100, 400, 0, "collective_in_each_step"),
+        (100, 40_000, 1, "collective_in_each_step"),
+        (1, 4, 1, "collective_in_each_step"),
+        (100, 4, 1, "sent_one_by_one"),
+    ],
+)
+def test_an_all_reduce_is_told_by_what_it_sends(calls, size, syncs, cause):
+    """As many bytes as the gradients, which were sent before; numbers one by one; or a single number."""
+    ddp = msgspec.structs.replace(DDP, buckets=[calls * 400], bytes=calls * 400)
+    exchange = Exchange("all_reduce", "train.py:8", 17 * calls, 8.0, 17 * calls * size)
+    states = [
+        msgspec.structs.replace(state, ddps=[ddp], exchanges=[exchange])
+        for state in ranks(0.5, 0.5, syncs=syncs)
+    ]
+    about = {"averaged_twice", "averaged_by_hand", "sent_one_by_one", "collective_in_each_step"}
+    assert causes_of(states) & about == {cause}
+
+
+SCRIPT = """for epoch in range(9):
+    rows = load("rows.jsonl")
+    for inputs in rows:
+        loss = criterion(model(inputs))
+        loss.backward()
+        correct = count(model)
+"""
+
+
+def of_script(tmp_path, states, line, part="own code", share=0.5):
+    """The same ranks, which were seen at this line of a script, in this part, for so much of the time."""
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    here = Stack(part, [f"{path}:1", f"{path}:{line}"], 10.0 * share)
+    elsewhere = Stack("backward", [f"{path}:1", f"{path}:5"], 10.0 - here.seconds)
+    more = {"stacks": [here, elsewhere], "backward": [f"{path}:5"]}
+    return [msgspec.structs.replace(state, **more) for state in states]
+
+
+def test_what_every_rank_does_at_the_start_of_each_epoch_is_named_though_none_is_late(tmp_path):
+    states = ranks(0.9, 0.9, steps=40)
+    for state in states:
+        for at in (9, 19, 29, 39):
+            state.steps[at] = step(at + 1, 0.9, 9.0, own=8.0, marks=["new epoch"])
+    told = found(of_script(tmp_path, states, 2))["all_do_the_same"]
+    assert (told.where, told.share) == ("train.py:2", pytest.approx(0.5))
+    assert '`rows = load("rows.jsonl")`, at the start of each epoch' in told.evidence
+    elsewhere = [
+        msgspec.structs.replace(state, stacks=[Stack("own code", [f"train.py:{state.rank}"], 8.0)])
+        for state in states
+    ]
+    assert "all_do_the_same" not in found(elsewhere), "the ranks differ"
+
+
+@pytest.mark.parametrize(
+    ("line", "part", "share", "is_told"),
+    [
+        (6, "own code", 0.4, True),
+        (6, "own code", 0.2, False),
+        (4, "own code", 0.4, False),
+        (6, "evaluation", 0.4, False),
+    ],
+)
+def test_code_of_all_ranks_is_told_if_it_takes_much(tmp_path, line, part, share, is_told):
+    """The loss and evaluations are what the training consists of."""
+    states = of_script(tmp_path, ranks(0.5, 0.5, own=0.4), line, part, share)
+    told = found(states)
+    assert ("all_do_the_same" in told) == is_told
+    on_gpus = [msgspec.structs.replace(state, device="cuda") for state in states]
+    assert "all_do_the_same" not in found(on_gpus), "the host may wait for its GPU there"
+    if is_told:
+        assert "`correct = count(model)`, in each step" in told["all_do_the_same"].evidence
+
+
+def test_all_ranks_wait_for_their_data_at_a_line(tmp_path):
+    loader = LoaderOfRank(
+        where="train.py:3", workers=0, rows=9, drawn=5, is_divided=True, is_shuffled=True, epochs=[]
+    )
+    states = [msgspec.structs.replace(state, loader=loader) for state in ranks(0.4, 0.4)]
+    told = found(of_script(tmp_path, states, 3, "data set", 0.3))["all_wait_for_data"]
+    assert (told.where, told.share) == ("train.py:3", pytest.approx(0.3))
+    assert "num_workers is 0" in told.change
+
+
+def test_rows_that_are_fewer_and_longer_explain_a_late_rank(tmp_path):
+    """As many tokens on each rank: that gradients are averaged over unlike batches is then on purpose."""
+    early, late = ranks(0.2, 0.9)
+    path = tmp_path / "train.py"
+    path.write_text(
+        "sampler = ByLength(data, os.environ['RANK'])\nloader = DataLoader(data, batch_sampler=sampler)\n"
+    )
+    loader = LoaderOfRank(
+        where=f"{path}:2", workers=0, rows=9, drawn=9, is_divided=True, is_shuffled=False, epochs=[]
+    )
+    few = [msgspec.structs.replace(s, samples=2) for s in late.steps]
+    told = found([early, msgspec.structs.replace(late, steps=few, loader=loader)])
+    assert (
+        "its rows are 4.00× as long (2 rows in a step with 100 elements, not 8 with 100)"
+        in told["late_rank"].evidence
+    )
+    assert told["late_rank"].where == "train.py:1"
+    assert told["unequal_batches"].weight < told["late_rank"].weight / 5

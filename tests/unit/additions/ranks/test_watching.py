@@ -56,8 +56,8 @@ def test_the_command_watches_alone_and_says_for_how_long(whole, said, stopped, m
             pass
         return SimpleNamespace(sections=list)
 
-    monkeypatch.setattr(watching, "watch", watch)
-    command.watch(["torchrun", "train.py"], 60, whole, SimpleNamespace(deliver=lambda *shown: None))
+    monkeypatch.setattr(watching, "watch_launch", watch)
+    command.watch_ranks(["torchrun", "train.py"], 60, whole, SimpleNamespace(deliver=lambda *shown: None))
     assert said in capsys.readouterr().err
 
 
@@ -120,3 +120,10 @@ def test_what_a_late_rank_costs_is_told_for_shared_work_and_for_work_that_nobody
     assert "Equal ranks would be up to 1.43× as fast (2.33× if no rank does this work)." in said
     at_times = RanksReport(**about, lateness=replace(found, at_times=True), findings=[late])
     assert "if no rank" not in at_times.first_sentence
+
+
+def test_ranks_of_which_one_seems_late_on_a_busy_machine_are_not_said_to_be_alike():
+    about = {"command": "", "ranks": 2, "nodes": 1, "cores": 2, "threads": 1, "steps": 20, "device": "cpu"}
+    seen = RanksReport(**about, lateness=lateness(ranks(0.6, 0.9)), taken=0.6)
+    assert "Rank 1 waits least, and the others wait for it 30% of the time" in seen.first_sentence
+    assert "other programs took 60% of the cores" in seen.first_sentence
