@@ -22,12 +22,13 @@ from torch import nn
 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
-from perfkit.additions.scripts.messages import limits
-from perfkit.additions.scripts.run_account import EVALUATION, OWN
+from perfkit.additions.scripts.messages import ScriptFacts, limits
+from perfkit.additions.scripts.run_account import EVALUATION, OWN, STEPS, Account
 from perfkit.additions.scripts.script import Part, Script, is_capturing
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Line, Sampler, Times, lines
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors
+from perfkit.additions.shared.trend import Trend
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
 from perfkit.worker import checks
@@ -39,9 +40,12 @@ NOT_STEPS = (EVALUATION, "start", "checkpoint")  # parts that are not of a plain
 _LOOKS = "looks"  # what is done here, which the script does not do
 AGAIN = "forward again"  # the part of a backward pass in which gradient checkpointing computes forward again
 LIMIT = limits("evidence")
+BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
+LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
+ALIKE = 0.7  # the part of the largest share from which on another one is about as large: looks scatter
+MUCH_MEMORY = 30e6
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
 _WEIGHTS = {"params", "param_names"}  # of a group of an optimizer: all else are its settings
-_IN_PASSES = ("forward", "backward", AGAIN)
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -87,6 +91,59 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_s(self) -> float:
         return max(self.steps * sum(self.of_step.values()), 1e-9)
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """Memory before and after some steps: `memory` of `watch` in docs/json.md."""
+
+    steps: int
+    first: int
+    last: int
+    workers_first: int = 0
+    workers_last: int = 0
+    threads: int = 0
+
+
+class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was seen of a script; `growing`: the part of a step that grows; `printed`: its warnings."""
+
+    script: ScriptFacts
+    run: Account
+    evidence: Evidence
+    cores: int
+    cpu_has_bf16: bool = True
+    trend: Trend | None = None
+    growing: str = ""
+    memory: Growth | None = None
+    printed: list[str] = []
+
+    def lines(self, *parts: str) -> Iterator[tuple[Line, float]]:
+        for line in self.evidence.lines:
+            if line.part in parts:
+                yield line, self.of_run(line.seconds)
+
+    def of_run(self, seconds: float) -> float:
+        """The share of the run that so many seconds of the steps that were looked at are."""
+        return seconds / self.evidence.steps_s * self.run.running(STEPS)
+
+    def share_of(self, *parts: str) -> float:
+        """The share of the run that parts of its steps take."""
+        return self.of_run(sum(self.evidence.parts.get(part, 0.0) for part in parts))
+
+    @property
+    def loading(self) -> float:
+        return self.share_of("sampler", *BATCHES)
+
+    def loading_lines(self) -> Iterator[tuple[Line, float]]:
+        """Lines that load, with their share of the run; of lines in workers, that is a share of the wait."""
+        yield from self.lines("sampler", "data set", "collate")
+        if loading := self.evidence.loading:
+            for line in loading.lines:
+                yield line, self.loading * line.seconds / max(loading.seconds, line.seconds)
+
+    def site(self, role: str) -> str:
+        frames = next((site.frames for site in self.script.sites if site.role == role), [])
+        return ", called in ".join(os.path.basename(frame.place) for frame in frames[:2])
 
 
 class Inquiry(Part):
@@ -148,6 +205,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     took = list[float]()
     times: Times = defaultdict(float)
     inquiry.is_counting = script.waits_for_device = True
+    session.loaders.is_watched[0] = 1
     own_threads = torch.get_num_threads()
     torch.set_num_threads(threads or own_threads)
     sizes = {id(held): len(held) for _, held, _ in _containers()}
@@ -155,7 +213,6 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     try:
         with (
             session.run_account.counting(is_timed=False),
-            session.loaders.watched() as watch,
             _collections(script, session.run_account.part_now, collecting),
             sampler.running(),
         ):
@@ -167,6 +224,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     finally:
         torch.set_num_threads(own_threads)
         inquiry.is_counting = script.waits_for_device = False
+        session.loaders.is_watched[0] = 0
     without_optimizer, frozen = _odd_weights(script, before)
     groups = [{key: group[key] for key in sorted({*group} - _WEIGHTS)} for group in script.groups()]
     parts = defaultdict[str, float](float)
@@ -177,7 +235,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         step_s=statistics.median(took),
         parts=dict(parts),
         lines=lines(times),
-        loading=watch.total(),
+        loading=session.loaders.watch.total(),
         data=None if script.loader is None else data_facts(script.loader, session.loaders.asked_worker[0]),
         collecting=dict(collecting),
         is_on=inquiry.is_on or dict(_modes(script)),
@@ -324,7 +382,7 @@ def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict
     seconds = defaultdict[str, float](float)
     for (name, stack), spent in times.items():
         of_hooks = [spot for spot in stack if (spot.file, spot.function) in functions]
-        if of_hooks and name in _IN_PASSES:
+        if of_hooks and name in ("forward", "backward", AGAIN):
             seconds[f"{of_hooks[0].file}:{of_hooks[0].line}"] += spent
     return dict(seconds)
 

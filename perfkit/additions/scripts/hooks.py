@@ -15,9 +15,7 @@ import torch
 from perfkit import registry
 from perfkit.additions.scripts.messages import failed
 
-LOADER = "torch.utils.data.dataloader"
-ITERATOR = f"{LOADER}._BaseDataLoaderIter"
-FETCH = "torch.utils.data._utils.fetch"
+ITERATOR = "torch.utils.data.dataloader._BaseDataLoaderIter"
 TABLES = registry.toml(__package__, "hooks")
 WRAPPED, USED, READ = TABLES["wrapped"], TABLES["used"], TABLES["read"]["names"]
 
@@ -68,6 +66,12 @@ def wrap(place: str, function: Callable[..., Any]) -> None:
     assert place in WRAPPED, f"{place} is not checked"
     holder, _, name = place.rpartition(".")
     around(resolve_name(holder), name, function)
+
+
+def listen(part: Any, name: str) -> None:
+    """Wraps what a part of the script listens to, by those of its methods that `hooks.toml` names."""
+    for place, method in TABLES["listeners"][name].items():
+        wrap(place, getattr(part, method))
 
 
 class ModuleCalls:

@@ -21,7 +21,7 @@ from torch.utils import data
 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.batches import BatchLedger
-from perfkit.additions.scripts.messages import Site
+from perfkit.additions.scripts.messages import Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Part, Script
 from perfkit.additions.shared.clock import own_time
 from perfkit.additions.shared.lines import Line, Sampler, lines, merged
@@ -29,9 +29,7 @@ from perfkit.additions.shared.tensors import attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
 _FILES = hooks.TABLES["files"]["names"]
-_DEPTH = 3  # how deep containers of a data set are looked into
-_WIDTH = 50  # how long they may be
-_OF_A_FETCH = ("data set", "collate")  # the parts of a script that fetches a batch
+LIMIT = limits("loaders")
 
 
 class DataFacts(msgspec.Struct, kw_only=True):
@@ -39,6 +37,7 @@ class DataFacts(msgspec.Struct, kw_only=True):
 
     kind: str
     workers: int
+    keeps_workers: bool = False
     is_iterable: bool = False
     is_split: bool = False
     can_batch: bool = False
@@ -57,10 +56,6 @@ class Loading(msgspec.Struct, kw_only=True):
     samples: int = 0
     seconds: float = 0.0
     lines: list[Line] = []
-
-    @property
-    def batch_s(self) -> float:
-        return self.seconds / max(1, self.batches)
 
 
 class Watch:
@@ -81,12 +76,7 @@ class Watch:
             self._looking = contextlib.ExitStack()
             self._looking.enter_context(self._sampler.running())
         collate = fetcher.collate_fn
-
-        def timed(samples: Any) -> Any:
-            with script.doing("collate"):
-                return collate(samples)
-
-        fetcher.collate_fn = timed
+        fetcher.collate_fn = script.doing("collate")(collate)  # a context is a decorator, too
         start = own_time()
         try:
             with script.doing("data set"):
@@ -98,7 +88,7 @@ class Watch:
         self._here.seconds += own_time() - start
         if in_worker:
             seen = dict(self._sampler.times)  # other parts are those of the process that it is a copy of
-            self._here.lines = lines({key: seen[key] for key in seen if key[0] in _OF_A_FETCH})
+            self._here.lines = lines({key: seen[key] for key in seen if key[0] in ("data set", "collate")})
             with script.files.ignored():
                 part = self._folder / f"loading-{os.getpid()}.part"
                 part.write_bytes(msgspec.json.encode(self._here))
@@ -129,6 +119,7 @@ def data_facts(loader: Any, asked_worker: int) -> DataFacts:
     facts = DataFacts(
         kind=type(dataset).__name__,
         workers=getattr(loader, "num_workers", 0) or 0,
+        keeps_workers=hasattr(loader, _KEEPS_WORKERS),
         is_iterable=isinstance(dataset, data.IterableDataset),
         is_split=bool(asked_worker) or getattr(loader, "worker_init_fn", None) is not None,
         can_batch=getattr(loader, "batch_size", 1) is None or hasattr(dataset, "__getitems__"),
@@ -147,7 +138,7 @@ def data_facts(loader: Any, asked_worker: int) -> DataFacts:
             facts.shared.append(name)
         elif type(value).__module__.split(".")[0] == "h5py":
             facts.open_files[name] = int((getattr(value, "chunks", None) or [0])[0])
-        elif isinstance(value, list | tuple | dict) and len(value) > _WIDTH:
+        elif isinstance(value, list | tuple | dict) and len(value) > LIMIT.width:
             facts.objects += _objects(value)
             facts.of.append(name)
     return facts
@@ -160,18 +151,18 @@ def _is_open_file(value: Any) -> bool:
     return not hasattr(value, "readable") or bool(value.readable())
 
 
-def _held(value: Any, name: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+def _held(value: Any, name: str = "", depth: int = LIMIT.depth) -> Iterator[tuple[str, Any]]:
     if not depth or isinstance(value, str | bytes | int | float | torch.Tensor | numpy.ndarray | type):
         return
     inner: Any = {}
-    if isinstance(value, Mapping) and len(value) <= _WIDTH:
+    if isinstance(value, Mapping) and len(value) <= LIMIT.width:
         inner = value
-    elif isinstance(value, list | tuple) and len(value) <= _WIDTH:
+    elif isinstance(value, list | tuple) and len(value) <= LIMIT.width:
         inner = dict(enumerate(value))
     elif not isinstance(value, Mapping | list | tuple):
         with contextlib.suppress(Exception):  # a C extension may have no state
             of_class = {key: part for key, part in vars(type(value)).items() if key[:2] != "__"}
-            inner = {**of_class, **attributes(value)} if depth == _DEPTH else attributes(value)
+            inner = {**of_class, **attributes(value)} if depth == LIMIT.depth else attributes(value)
     for key, part in inner.items():
         known = f"{name}.{key}" if name else str(key)
         yield known, part
@@ -181,8 +172,6 @@ def _held(value: Any, name: str = "", depth: int = _DEPTH) -> Iterator[tuple[str
 def _objects(value: Any) -> int:
     """About how many Python objects a long container holds: those of its first element for each of them."""
     first = next(iter(value.values() if isinstance(value, dict) else value))
-    if isinstance(first, torch.Tensor | numpy.ndarray):
-        return len(value)
     inner = first.values() if isinstance(first, dict) else first
     each = 1
     if isinstance(first, list | tuple | dict):
@@ -191,7 +180,7 @@ def _objects(value: Any) -> int:
 
 
 ARGUMENTS: dict[str, str] = hooks.TABLES["arguments"]  # switches that are arguments of `DataLoader`
-_SEEN = "_perfkit_seen"
+_SEEN, _KEEPS_WORKERS = "_perfkit_seen", "_perfkit_keeps_workers"  # what is noted at a loader
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 
 
@@ -202,25 +191,14 @@ class Loaders(Part):
         self._script = script
         self.drawn = mmap.mmap(-1, 1)  # whether the data set draws random numbers; shared with workers
         self.asked_worker = mmap.mmap(-1, 1)  # whether code that loads has asked which worker it is
-        self._is_watched = mmap.mmap(-1, 1)
-        self._watch = Watch(script)
+        self.is_watched = mmap.mmap(-1, 1)
+        self.watch = Watch(script)
         self._looks = 0
         self._is_fetching = False
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
         self._ledger = BatchLedger()
-        hooks.wrap("torch.utils.data.DataLoader.__init__", self._make)
-        hooks.wrap(f"{hooks.ITERATOR}.__init__", self._begin_epoch)
-        hooks.wrap(f"{hooks.ITERATOR}._reset", self._begin_epoch)
-        hooks.wrap(f"{hooks.ITERATOR}._next_index", self._next_index)
-        hooks.wrap(f"{hooks.ITERATOR}.__next__", self._fetch)
-        hooks.wrap(f"{hooks.LOADER}._MultiProcessingDataLoaderIter._shutdown_workers", self._end_workers)
-        hooks.wrap(f"{hooks.FETCH}._MapDatasetFetcher.fetch", self._fetch_samples)
-        hooks.wrap(f"{hooks.FETCH}._IterableDatasetFetcher.fetch", self._fetch_samples)
-        for module in ("torch.utils.data", "torch.utils.data._utils.worker"):
-            hooks.wrap(f"{module}.get_worker_info", self._ask_worker)
-        hooks.wrap("torch.Tensor.to", self._copy)
-        hooks.wrap("torch.Tensor.cuda", self._copy)
+        hooks.listen(self, "loaders")
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         script = self._script
@@ -243,7 +221,10 @@ class Loaders(Part):
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # The indices are those of the batches that are under way.
+        before = getattr(iterator, "_perfkit", None)
         iterator._perfkit = SimpleNamespace(loader=_as_seen(loader), indices=deque(), has_begun=False)
+        if before and before.has_begun:  # it goes on with the workers of the epoch before
+            iterator._perfkit.loader.__dict__[_KEEPS_WORKERS] = True
         part = "evaluation" if self._ledger.is_for_evaluation(iterator._perfkit.loader) else "start"
         self._script.tell(lambda each: each.on_fetch())
         with self._script.doing(part):
@@ -308,14 +289,6 @@ class Loaders(Part):
             script.note_call("copy")
         return plain(tensor, *args, **kwargs)
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[Watch]:
-        self._is_watched[0] = 1
-        try:
-            yield self._watch
-        finally:
-            self._is_watched[0] = 0
-
     def _ask_worker(self, plain: Any) -> Any:
         """A data set that asks which worker it is divides itself; torch asks when it makes a batch."""
         if not sys._getframe(2).f_code.co_filename.endswith("collate.py"):
@@ -324,10 +297,10 @@ class Loaders(Part):
 
     def _fetch_samples(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
-        if self._is_watched[0] and self._script.part != "evaluation":
-            with self._watch.fetching(fetcher, indices):
+        if self.is_watched[0] and self._script.part != "evaluation":
+            with self.watch.fetching(fetcher, indices):
                 return plain(fetcher, indices)
-        self._watch.end_looking()
+        self.watch.end_looking()
         self._looks += 1
         if self._looks > MOST_LOOKS:
             return plain(fetcher, indices)

@@ -7,7 +7,7 @@ import jinja2
 
 from perfkit.additions.advice.finding import UNITS, Finding, advice_table
 from perfkit.additions.inside import looks
-from perfkit.additions.scripts.causes import ordered
+from perfkit.additions.scripts.advice import ordered
 from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, STEPS
 from perfkit.recipe import shown
 from perfkit.results.stats import CLEAN
@@ -50,7 +50,8 @@ def sections(seen: Any) -> list[Content]:
     contents: list[Content] = [first_sentence(seen), Section("Where the run goes", list(_run(seen)))]
     if seen.evidence.lines:
         contents.append(Section("Where in the script", [_lines(seen)]))
-    contents.append(Section("What to try", list(_advice(seen))))
+    notes = str(SENTENCES.switches(ordered([*seen.findings, *seen.suggestions]), seen.suggestions))
+    contents.append(Section("What to try", [advice_table(_to_try(seen)), *filter(None, notes.splitlines())]))
     syncs = [looks.sync_table(seen.syncs)] if seen.syncs else []
     contents.append(Section("Details", [clean(seen.command), _steps(seen), *syncs]))
     return contents + warned(seen.warnings, seen.printed)
@@ -92,12 +93,6 @@ def _lines(seen: Any) -> Table:
         rows.append([line.where, line.part, "in workers", f"{each} a batch", clean(line.text, 60)])
     note = SENTENCES.lines_note(evidence.one_thread)
     return Table(("line", "part", "of the run", "time", "code"), rows, note=str(note))
-
-
-def _advice(seen: Any) -> Iterator[Content]:
-    found = ordered([*seen.findings, *seen.suggestions])
-    yield advice_table(_to_try(seen))
-    yield from filter(None, str(SENTENCES.switches(found, seen.suggestions)).splitlines())
 
 
 def _steps(seen: Any) -> Table:

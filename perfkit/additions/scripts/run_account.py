@@ -51,10 +51,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         return self.parts.get(part, 0.0) / max(self.seconds - self.parts.get(START, 0.0), 1e-9)
 
     @property
-    def steps_share(self) -> float:
-        return self.running(STEPS)
-
-    @property
     def of_step(self) -> dict[str, float]:
         if not self.plain:
             return {}

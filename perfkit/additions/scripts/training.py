@@ -29,8 +29,7 @@ class Models(Part):
         self._device_type = "cpu"  # a script's own answer would list all parameters
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
         self._fed = 0  # samples of the largest input for the next backward pass
-        hooks.wrap("torch.nn.Module.compile", self._compile_in_place)
-        hooks.wrap("torch.autocast.__enter__", self._enter_autocast)
+        hooks.listen(self, "models")
         self._calls = hooks.ModuleCalls(self._first_call)
 
     @contextlib.contextmanager
@@ -154,13 +153,7 @@ class Updates(Part):
         self._gradients = 0  # taken without a backward pass
         self._has_graph = False  # whether the gradients have a graph of their own, not used until now
         self._optimizers = dict[object, Any]()  # those that have made a step, by what they train
-        hooks.wrap("torch.autograd.backward", self._backward)
-        hooks.wrap("torch.autograd.grad", self._grad)
-        hooks.wrap("torch._functorch.eager_transforms.grad_and_value_impl", self._grad)
-        hooks.wrap("torch.amp.GradScaler.scale", self._scale)
-        hooks.wrap("torch.amp.GradScaler.step", self._step_scaled)
-        hooks.wrap("torch.optim.Optimizer.__init__", self._make)
-        hooks.wrap("torch.optim.Optimizer.profile_hook_step", self._hook)
+        hooks.listen(self, "updates")
 
     def _backward(self, plain: Callable[..., None], roots: Any, *args: Any, **kwargs: Any) -> None:
         script, steps = self._script, self._script.steps

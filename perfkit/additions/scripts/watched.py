@@ -239,14 +239,11 @@ class WatchedScript(Conversation):
         self._look_again_at = time.monotonic() + _ELSEWHERE_S
         before = self._cpu_s
         self._cpu_s = _cpu_seconds(self.tree)
-        if not before:
+        least_s = _BUSY * _ELSEWHERE_S
+        busy = {pid for pid, spent in self._cpu_s.items() if spent - before.get(pid, 0.0) > least_s}
+        if not before or not busy or self._process.pid in busy:
             return None
-        busy = {pid: spent - before.get(pid, 0.0) for pid, spent in self._cpu_s.items()}
-        own_s = busy.pop(self._process.pid, 0.0)
-        working = [pid for pid, spent in busy.items() if spent > _BUSY * _ELSEWHERE_S]
-        if not working or own_s > _BUSY * _ELSEWHERE_S:
-            return None
-        busy_ones = units.plural(len(working), "busy process", "busy processes")
+        busy_ones = units.plural(len(busy), "busy process", "busy processes")
         about = {"program": self.launch.program, "command": self.launch.describe(), "busy": busy_ones}
         return failed("elsewhere", RunFailed, seconds=_ELSEWHERE_S, **about)
 

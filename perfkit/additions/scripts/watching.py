@@ -13,9 +13,9 @@ import numpy as np
 from perfkit import machine
 from perfkit.additions.advice.finding import Finding, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
-from perfkit.additions.scripts import causes, evidence, report
-from perfkit.additions.scripts.causes import Growth, Switches, Symptoms
-from perfkit.additions.scripts.evidence import Evidence
+from perfkit.additions.scripts import advice, evidence, report
+from perfkit.additions.scripts.advice import Switches
+from perfkit.additions.scripts.evidence import Evidence, Growth, Symptoms
 from perfkit.additions.scripts.messages import Observation, ScriptFacts, limits
 from perfkit.additions.scripts.run_account import OF_STEP, Account
 from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, Starter, script_plan
@@ -110,7 +110,7 @@ def _tried(session: ScriptSession, result: Watched) -> Watched:
         ideas.append(msgspec.structs.replace(idea, measured=measured))
         if measured is None:
             problems.append(f"trying {idea.cause} gave no result: {run.reason or plain.reason}")
-    return _warned(msgspec.structs.replace(result, suggestions=causes.ordered(ideas)), *problems)
+    return _warned(msgspec.structs.replace(result, suggestions=advice.ordered(ideas)), *problems)
 
 
 def _warned(result: Watched, *problems: str) -> Watched:
@@ -222,7 +222,7 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
     )
     speed = plain.step_s / looked.step_s if looked.one_thread else 0.0
     one_thread = speed if speed >= LIMIT.least_faster else None
-    findings = causes.findings(symptoms)
+    findings = advice.findings(symptoms)
     seen = Switches(symptoms, target, plain, is_disturbed, one_thread)
     has_ended = plain.ended or silent(answers) == Unanswered.ENDED
     missing = [name for name, value in answers.items() if isinstance(value, Unanswered)]
@@ -237,7 +237,7 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
         peak=given["peak"],
         syncs=given[_WAITS],
         trace=given[_PROFILE],
-        suggestions=causes.suggest(seen, {each.cause for each in findings}),
+        suggestions=advice.suggest(seen, {each.cause for each in findings}),
         warnings=[*facts.notes, *[remark.strip() for remark in remarks if remark.strip()]],
         is_disturbed=is_disturbed,
     )

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from perfkit.additions.scripts import evidence
-from perfkit.additions.scripts.causes import Growth, Symptoms, findings
-from perfkit.additions.scripts.evidence import Evidence
+from perfkit.additions.scripts.advice import findings
+from perfkit.additions.scripts.evidence import Evidence, Growth, Symptoms
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
 from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.additions.scripts.run_account import EVALUATION, OWN, Account, StepTime

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from perfkit.additions.advice.finding import Finding
+from perfkit.additions.advice.finding import Finding, advice_table
 from perfkit.additions.scripts import report
-from perfkit.additions.scripts.causes import Symptoms
-from perfkit.additions.scripts.evidence import Evidence
+from perfkit.additions.scripts.evidence import Evidence, Symptoms
 from perfkit.additions.scripts.messages import ScriptFacts
 from perfkit.additions.scripts.run_account import Account
 from perfkit.additions.shared.lines import Line
@@ -90,7 +89,7 @@ def test_what_timed_steps_have_shown_leaves_out_what_is_not_known():
 ])  # fmt: skip
 def test_the_first_sentence_is_the_first_row_of_what_to_try(suggestions):
     given = seen(*suggestions)
-    table = next(report._advice(given))
+    table = advice_table(report._to_try(given))
     assert table.rows[0][0].lower() in report.first_sentence(given).lower()
 
 

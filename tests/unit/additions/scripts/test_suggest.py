@@ -5,8 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfkit.additions.scripts.causes import Switches, Symptoms, ordered, suggest
-from perfkit.additions.scripts.evidence import Evidence
+from perfkit.additions.scripts.advice import Switches, ordered, suggest
+from perfkit.additions.scripts.evidence import Evidence, Symptoms
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import Account, StepTime
 from perfkit.results.stats import Ratio

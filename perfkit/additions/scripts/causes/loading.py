@@ -1,0 +1,82 @@
+"""Causes in how batches are made, and in what loader workers share."""
+
+import os
+from collections.abc import Sequence
+
+from perfkit.additions.advice.finding import Causes, Finding, Found
+from perfkit.additions.scripts.evidence import ALIKE, BATCHES, LEAST, MUCH_MEMORY, Symptoms
+from perfkit.additions.scripts.run_account import OWN
+
+_CAUSES = Causes(__name__)
+LIMIT = _CAUSES.limits
+
+
+def _files(seen: Symptoms) -> Found:
+    data, loading = seen.evidence.data, seen.evidence.loading
+    if data and loading and data.open_files:
+        rows = max(data.open_files.values())
+        where = next((line.where for line, _ in seen.loading_lines()), "")
+        share = seen.loading if rows > 1 else None
+        yield _CAUSES.found("open_hdf5", where, share, seen=seen, rows=rows)
+
+
+def _handling(seen: Symptoms) -> Found:
+    """What is in memory is handled number by number, or row by row."""
+    data, loading = seen.evidence.data, seen.evidence.loading
+    share = seen.share_of(*BATCHES)
+    warnings = [text for text in seen.printed if "from a list of numpy.ndarrays is extremely slow" in text]
+    if warnings:  # `train.py:41: UserWarning: …`
+        where = os.path.basename(warnings[0].partition(": ")[0])
+        places = [*seen.loading_lines(), *seen.lines(OWN)]
+        share = sum(part for line, part in places if line.where == where)
+        yield _CAUSES.found("tensor_from_list", where, share)
+        return
+    if not (data and loading and data.in_memory) or data.can_batch or share < LEAST / 2:
+        return
+    rows = round(loading.samples / loading.batches)
+    has_own_collate = any(line.part == "collate" and not line.calls for line, _ in seen.loading_lines())
+    is_cheap = loading.seconds / loading.samples <= LIMIT.cheap_sample_s
+    if rows >= LIMIT.many_rows and is_cheap and not has_own_collate:
+        yield _CAUSES.found("rows_one_by_one", seen.site("loader"), share, seen=seen, rows=rows)
+
+
+def _workers(seen: Symptoms) -> Found:
+    data, memory = seen.evidence.data, seen.memory
+    loader = seen.site("loader")
+    if not data:
+        return
+    if data.is_iterable and not data.is_split and data.workers > 1:
+        yield _CAUSES.found("iterable_not_split", loader, seen=seen)
+    if data.generators:
+        cause = "same_random_numbers" if data.workers > 1 else "random_numbers_of_workers"
+        yield _CAUSES.found(cause, loader, seen=seen)
+    if data.shared:
+        cause = "shared_file" if data.workers > 1 else "file_of_workers"
+        yield _CAUSES.found(cause, loader, seen=seen)
+    if not memory or not data.workers:
+        return
+    if memory.threads > LIMIT.usual_threads:
+        yield _CAUSES.found("threads_of_workers", loader, seen=seen)
+    grew = memory.workers_last - memory.workers_first
+    if data.objects >= LIMIT.many_objects and grew >= MUCH_MEMORY:
+        yield _CAUSES.found("workers_copy_objects", loader, seen=seen, grew=grew)
+
+
+CAUSES = (_files, _handling, _workers)
+
+
+def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
+    """The lines that load, if no `known` cause takes as much; those that take about the same together."""
+    if any(each.cause == "rows_one_by_one" or (each.share or 0.0) >= seen.loading for each in known):
+        return
+    taken = {finding.where for finding in known}
+    found = [(line, share) for line, share in seen.loading_lines() if line.where not in taken]
+    found.sort(key=lambda each: -each[1])
+    alike = [(line, share) for line, share in found if share >= ALIKE * found[0][1]]
+    total = sum(share for _, share in alike)
+    if len(alike) > 1 and total >= LEAST:
+        yield _CAUSES.found("loading_lines", alike[0][0].where, total, seen=seen, lines=alike)
+        return
+    for line, share in found:
+        if share >= LEAST:
+            yield _CAUSES.found("loading_line", line.where, share, seen=seen, text=line.text, part=line.part)

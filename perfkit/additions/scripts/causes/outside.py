@@ -1,0 +1,43 @@
+"""Causes outside of the steps: evaluations, starts of epochs, checkpoints."""
+
+from perfkit.additions.advice.finding import Causes, Found
+from perfkit.additions.scripts.evidence import LEAST, MUCH_MEMORY, Symptoms
+from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION
+
+_CAUSES = Causes(__name__)
+
+
+def _evaluation(seen: Symptoms) -> Found:
+    run = seen.run
+    share = run.running(EVALUATION)
+    if share >= LEAST:
+        cause = "evaluation" if run.evaluations <= run.steps / 2 else "frozen_model"
+        yield _CAUSES.found(cause, seen.site("evaluation"), share, seen=seen)
+
+
+def _starts_of_epochs(seen: Symptoms) -> Found:
+    data = seen.evidence.data
+    share = seen.run.running(EPOCHS)
+    epochs = len(seen.run.epochs)
+    if epochs > 1 and share >= LEAST:
+        cause = "workers_restart" if data and data.workers and not data.keeps_workers else "epochs_start"
+        if epochs >= 0.9 * seen.run.steps:
+            cause = "epoch_in_each_step"
+        yield _CAUSES.found(cause, seen.site("loader"), share, seen=seen)
+
+
+def _checkpoints(seen: Symptoms) -> Found:
+    # Other programs make steps long, but not those of the looks with one thread.
+    looked_at = seen.evidence.parts.get("checkpoint", 0.0) / (sum(seen.evidence.parts.values()) or 1.0)
+    share = max(seen.run.running(CHECKPOINTS), looked_at)
+    if share >= LEAST / 2:
+        yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share)
+
+
+def _evaluation_with_gradients(seen: Symptoms) -> Found:
+    if where := seen.site("evaluation with gradients"):
+        grew = seen.run.evaluation_bytes
+        yield _CAUSES.found("evaluation_with_gradients", where, grew=grew if grew > MUCH_MEMORY else None)
+
+
+CAUSES = (_evaluation, _starts_of_epochs, _checkpoints, _evaluation_with_gradients)

@@ -1,0 +1,135 @@
+"""Causes within a step: modes, garbage collection, graphs, hooks, the optimizer, the script's own lines."""
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from perfkit.additions.advice.finding import Causes, Finding, Found
+from perfkit.additions.scripts.evidence import AGAIN, LEAST, MUCH_MEMORY, Symptoms
+from perfkit.additions.scripts.run_account import COMPILING, OWN
+from perfkit.additions.shared.lines import text_at
+
+_CAUSES = Causes(__name__)
+LIMIT = _CAUSES.limits
+
+
+def _modes(seen: Symptoms) -> Found:
+    evidence = seen.evidence
+    is_over = any("recompile_limit" in line for line in seen.printed)
+    if is_over or (seen.run.compiled >= 3 and evidence.shapes >= 3):
+        share = seen.run.running(COMPILING)
+        yield _CAUSES.found("compiled_again", seen.site("forward"), share, seen=seen, is_over=is_over)
+    for name, place in seen.evidence.is_on.items():
+        yield _CAUSES.found(name, os.path.basename(place))
+    if seen.script.device == "cpu" and seen.script.settings.get("amp") == "bf16" and not seen.cpu_has_bf16:
+        yield _CAUSES.found("bf16_without_instructions", seen.site("forward"))
+    workers = evidence.data.workers if evidence.data else 0
+    if (where := seen.site("threads")) and evidence.threads == 1 and workers + 1 < seen.cores:
+        yield _CAUSES.found("one_thread", where, seen=seen)
+    if seen.evidence.denormal > 0.01:
+        yield _CAUSES.found("denormal_numbers", seen=seen)
+
+
+def _collections(seen: Symptoms) -> Found:
+    evidence = seen.evidence
+    total = sum(evidence.collecting.values())
+    share = seen.of_run(total)
+    places = sorted(evidence.collecting, key=evidence.collecting.__getitem__, reverse=True)
+    asked_for = [place for place in places if "collect(" in text_at(place)]
+    if asked_for and share >= LEAST / 2:
+        where = os.path.basename(asked_for[0])
+        yield _CAUSES.found("explicit_collection", where, share, seen=seen, text=text_at(asked_for[0]))
+    elif share >= 2 * LEAST and total <= evidence.steps_s:  # else it was in the start of an epoch
+        yield _CAUSES.found("automatic_collection", os.path.basename(places[0]), share, seen=seen)
+
+
+def _graph_grows(seen: Symptoms) -> Found:
+    """Each backward pass walks through more of the past than the one before."""
+    nodes = list(seen.evidence.nodes.items())
+    if len(nodes) < 3 or any(after <= before for (_, before), (_, after) in pairwise(nodes)):
+        return
+    first_step, first = nodes[0]
+    last_step, last = nodes[-1]
+    # Some steps of many show it, if most of the graph is what they would have made since the first one.
+    if (last - first) / (last_step - first_step) * last_step >= last / 2:
+        where = seen.site("retain_graph") or seen.site("backward")
+        yield _CAUSES.found("graph_grows", where, seen=seen, first=nodes[0], last=nodes[-1])
+
+
+def _in_steps(seen: Symptoms) -> Found:
+    evidence = seen.evidence
+    for line, share in seen.lines(OWN):
+        for name, cause in LIMIT.called.items():
+            if share >= LEAST / 2 and name in "".join(line.calls[:1]):
+                yield _CAUSES.found(cause, line.where, share, text=line.text)
+    share = seen.share_of(AGAIN)
+    is_free = evidence.peak and evidence.peak <= LIMIT.much_free * evidence.memory
+    if share >= LEAST / 2 and is_free:  # computed twice, to save memory of which there is plenty
+        yield _CAUSES.found("checkpointing_without_need", seen.site("checkpointing"), share, seen=seen)
+    share = seen.of_run(sum(evidence.in_hooks.values()))
+    if share >= LEAST / 2:
+        place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
+        yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, text=text_at(place))
+    operators = median(evidence.nodes.values()) if evidence.nodes else 0
+    each = sum(evidence.of_step.get(part, 0.0) for part in ("forward", "backward")) / max(1, operators)
+    share = seen.share_of("forward", "backward")
+    if operators >= LIMIT.many_operators and each <= LIMIT.call_s and share >= 2 * LEAST:
+        where = next((line.where for line, _ in seen.lines("forward")), "")
+        yield _CAUSES.found("small_operators", where, seen=seen, part=share, operators=operators, each=each)
+
+
+def _weights(seen: Symptoms) -> Found:
+    optimizers = sum(site.role == "optimizer" for site in seen.script.sites)
+    where = seen.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
+    evidence = seen.evidence
+    odd = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
+    for cause, part in odd.items():
+        if part >= LEAST / 2:
+            yield _CAUSES.found(cause, where, part=part)
+    rows = evidence.rows
+    places = list(seen.lines("optimizer"))
+    share = sum(part for _, part in places)
+    if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * LEAST:
+        yield _CAUSES.found("dense_embedding", places[0][0].where, share, seen=seen)
+    share = seen.share_of("optimizer")
+    if evidence.groups >= max(LIMIT.many_groups, 2 * evidence.group_kinds) and share >= LEAST / 2:
+        yield _CAUSES.found("many_parameter_groups", seen.site("groups"), share, seen=seen)
+
+
+def _memory(seen: Symptoms) -> Found:
+    memory = seen.memory
+    if not memory or memory.steps < LIMIT.enough_steps or seen.run.evaluation_bytes > MUCH_MEMORY:
+        return
+    kept = seen.evidence.kept
+    grew = memory.last - memory.first
+    least = max(2 * MUCH_MEMORY, 0.1 * memory.first)
+    if kept:  # how many steps there were is chance
+        least = min(MUCH_MEMORY, max(LIMIT.sure_memory, LIMIT.memory_of_a_step * memory.steps))
+    if grew > least:
+        name, where = next(iter(kept.items()), ("", ""))
+        yield _CAUSES.found("memory_grows", where, seen=seen, name=name, grew=grew)
+
+
+CAUSES = (_modes, _collections, _graph_grows, _in_steps, _weights, _memory)
+
+
+def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
+    """Lines that take much and have no `known` cause: said as what they are."""
+    taken = {finding.where for finding in known}
+    taken |= {line.where for line in seen.evidence.lines if line.part != OWN}
+    taken |= {os.path.basename(site.place) for site in seen.script.sites if site.role in LIMIT.passes}
+    sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
+    own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
+    for line, share in seen.lines(OWN):
+        is_needed = any(re.search(LIMIT.needed, name) for name in line.calls)
+        if share >= LEAST and sees_models and line.where not in taken and not is_needed:
+            is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
+            yield _CAUSES.found("own_line", line.where, share, seen=seen, text=line.text, is_rare=is_rare)
+    # What is not in the graph has no backward pass, which usually takes longer than forward.
+    is_longer = 0 < seen.share_of("backward") < seen.share_of("forward")
+    for line, share in seen.lines("forward"):
+        if is_longer and share >= LEAST and not line.calls:
+            yield _CAUSES.found("line_of_forward", line.where, share, text=line.text)
