@@ -89,7 +89,7 @@ def test_a_line_is_said_to_be_in_each_step_only_if_it_is(own, when):
     looked = Evidence(steps=10, parts={OWN: 4.0, "forward": 6.0}, lines=[line])
     run = Account(parts={"steps": 1.0}, plain=plain)
     (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
-    assert found.evidence == f"40% of the run is `plot(losses)`, {when}"
+    assert found.evidence == f"40% of the run is spent in `plot(losses)`, {when}"
 
 
 @pytest.mark.parametrize(
