@@ -18,7 +18,7 @@ from perfkit.worker.session import Session
 from tests.gpu import test_on_gpu
 from tests.unit.additions.ranks import test_watching
 from tests.unit.additions.ranks.test_lateness import found, ranks
-from tests.unit.additions.scripts.test_suggest import ideas
+from tests.unit.additions.scripts.test_advice import ideas
 
 
 def test_slices_are_longer_than_on_a_cpu():

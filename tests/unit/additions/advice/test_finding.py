@@ -1,11 +1,14 @@
 """What a finding is worth, how it is said, and which warnings of a script are worth repeating."""
 
+from types import SimpleNamespace
+
 import jinja2
 import pytest
 
 from perfkit import registry
 from perfkit.additions.advice import finding
 from perfkit.additions.advice.finding import Finding, advice_table, warnings_of
+from perfkit.additions.scripts import report
 from perfkit.results.stats import Ratio
 
 FASTER = Ratio(1.3, 1.2, 1.4, "faster")
@@ -67,8 +70,11 @@ def test_a_cause_may_be_said_first_with_half_of_what_a_switch_needs(about, comes
 
 
 def test_a_finding_in_words_names_its_place_if_there_is_one():
-    assert found(where="t.py:7").in_words(" It gains 2×.") == "t.py:7: evidence. Remedy: change. It gains 2×."
-    assert found().in_words("") == "evidence. Remedy: change."
+    seen = SimpleNamespace(evidence=SimpleNamespace(one_thread=False))
+    gains = " Removing it would make the run at most 2× as fast."
+    first = report.SENTENCES.first
+    assert first(seen, found(where="t.py:7", share=0.5)) == f"t.py:7: evidence. Remedy: change.{gains}"
+    assert first(seen, found()) == "evidence. Remedy: change."
 
 
 def test_nothing_found_is_said():
@@ -87,11 +93,19 @@ def test_each_warning_is_repeated_once_and_no_more_than_a_dozen():
     assert len(warnings_of(f"t.py:{number}: UserWarning: one" for number in range(50))) == 12
 
 
-@pytest.mark.parametrize("folder", ["scripts", "ranks"])
-def test_each_row_of_a_table_is_two_sentences_that_can_be_filled_and_its_kind(folder):
-    rows = registry.toml(f"perfkit.additions.{folder}", "causes")
+TABLES = {
+    "causes": "ranks",
+    "outside": "scripts.causes",
+    "steps": "scripts.causes",
+    "loading": "scripts.causes",
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_row_of_a_table_is_two_sentences_that_can_be_filled_and_its_kind(name):
+    rows = registry.toml(f"perfkit.additions.{TABLES[name]}", name)
     rows.pop("limits", None)
-    assert len(rows) > 10
+    assert len(rows) > 5
     for cause, row in rows.items():
         assert {"seen", "change"} <= row.keys() <= {"seen", "change", "kind", "urgency"}, cause
         assert row.get("kind", "time") in ("time", "waste", "memory", "data"), cause
@@ -101,7 +115,7 @@ def test_each_row_of_a_table_is_two_sentences_that_can_be_filled_and_its_kind(fo
 
 
 def test_a_fact_that_is_missing_is_an_error_and_not_a_gap_in_a_sentence():
-    causes = finding.Causes("perfkit.additions.scripts.causes")
+    causes = finding.Causes("perfkit.additions.scripts.causes.outside")
     with pytest.raises(jinja2.UndefinedError):
         causes.found("evaluation", share=0.5)
     with pytest.raises(KeyError):

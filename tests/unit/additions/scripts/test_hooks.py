@@ -8,6 +8,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts.loaders import Loaders
+from perfkit.additions.scripts.training import Models, Updates
 from perfkit.errors import RunFailed
 
 FOLDER = Path(hooks.__file__).parent
@@ -51,8 +53,17 @@ def test_a_function_that_torch_uses_no_more_is_named(monkeypatch):
         hooks.check()
 
 
+def test_each_function_that_is_wrapped_has_a_listener():
+    listened = {*hooks.TABLES["modes"], "torch.save", "torch.compile", "torch.utils.checkpoint.checkpoint"}
+    for name, part in {"loaders": Loaders, "models": Models, "updates": Updates}.items():
+        for place, method in hooks.TABLES["listeners"][name].items():
+            assert callable(getattr(part, method)), f"{part.__name__} has no {method}"
+            listened.add(place)
+    assert listened == {*hooks.WRAPPED}
+
+
 def test_no_other_file_wraps_torch_or_imports_a_private_name_that_is_not_listed():
-    for file in FOLDER.glob("*.py"):
+    for file in FOLDER.rglob("*.py"):
         tree = ast.parse(file.read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):

@@ -1,4 +1,4 @@
-"""One model of gains: loading saves the wait, everything else a share of the work."""
+"""What is suggested: one model of gains, in which loading saves the wait, everything else a share of the work."""
 
 from dataclasses import replace
 

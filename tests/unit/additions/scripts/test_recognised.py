@@ -1,0 +1,174 @@
+"""Causes, each where it is recognised and just where it is not, and what is said of them in each state."""
+
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import torch
+
+from perfkit.additions.advice.finding import Finding
+from perfkit.additions.scripts import causes, evidence, hooks, report
+from perfkit.additions.scripts.advice import findings
+from perfkit.additions.scripts.batches import BatchLedger
+from perfkit.additions.scripts.evidence import Evidence, Growth, Symptoms
+from perfkit.additions.scripts.loaders import DataFacts, Loaders, Loading, data_facts
+from perfkit.additions.scripts.messages import ScriptFacts
+from perfkit.additions.scripts.run_account import OWN, Account
+from perfkit.additions.scripts.script import Script
+from perfkit.additions.scripts.training import Updates
+from perfkit.additions.shared.lines import Line
+from perfkit.additions.shared.trend import Trend
+from perfkit.results.stats import Ratio
+from perfkit.worker.messages import DeviceFacts
+
+FOLDER = Path(causes.__file__).parent
+STEPS = Account(parts={"steps": 1.0})
+
+
+def seen(run=STEPS, memory=None, printed=(), **known):
+    script = ScriptFacts(device="cpu", facts=DeviceFacts())
+    looked = Evidence(steps=10, **known)
+    return Symptoms(script=script, run=run, evidence=looked, cores=2, memory=memory, printed=[*printed])
+
+
+def a_script():
+    return Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+
+
+@pytest.mark.parametrize("table", sorted(FOLDER.glob("*.toml")), ids=lambda table: table.stem)
+def test_each_cause_of_a_table_is_recognised_by_the_module_next_to_it(table):
+    """Modes are known by the name under which `evidence` asks torch for them."""
+    code = table.with_suffix(".py").read_text() + Path(evidence.__file__).read_text()
+    rows = tomllib.loads(table.read_text())
+    named = {*rows} - {"limits", *rows.get("limits", {}).get("called", {}).values()}
+    assert len(named) > 5 and {name for name in named if f'"{name}"' not in code} == set()
+
+
+@pytest.mark.parametrize(
+    ("how", "between", "unused"),
+    [
+        ({"create_graph": True}, lambda updates: None, 1),
+        ({"create_graph": True}, lambda updates: updates._grad(lambda: None), 0),  # it goes through the graph
+        ({}, lambda updates: None, 0),
+    ],
+)
+def test_a_graph_of_the_gradients_is_unused_if_nothing_goes_through_it_before_the_optimizer(
+    how, between, unused, monkeypatch
+):
+    monkeypatch.setattr(hooks, "listen", lambda part, name: None)
+    script = a_script()
+    updates = Updates(script)
+    updates._backward(lambda roots, **how: None, torch.ones(1), **how)
+    between(updates)
+    updates._step(lambda optimizer: None, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]))
+    assert script.unused_graphs == unused
+
+
+@pytest.mark.parametrize(("unused", "named"), [(3, True), (2, False)])
+def test_a_graph_of_the_gradients_is_a_cause_if_most_steps_have_one(unused, named):
+    script = a_script()
+    script.steps.count = 4
+    script.unused_graphs = unused
+    assert ("graph_of_gradients" in dict(evidence._modes(script))) == named
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(1.0, ["work_in_hooks"]), (0.05, [])])
+def test_work_in_hooks_is_a_cause_if_it_takes_long(seconds, named):
+    found = findings(seen(parts={"forward": 2.0}, in_hooks={"/home/me/train.py:4": seconds}))
+    assert [each.cause for each in found] == named
+    assert all((each.where, each.share) == ("train.py:4", pytest.approx(0.5)) for each in found)
+
+
+def test_memory_that_the_first_steps_or_an_evaluation_take_is_no_growth():
+    grown = {"kept": {"history": "train.py:9"}}
+    after = {steps: Growth(steps, 500_000_000, 900_000_000) for steps in (10, 50)}
+    assert [each.cause for each in findings(seen(memory=after[50], **grown))] == ["memory_grows"]
+    assert findings(seen(memory=after[10], **grown)) == []
+    evaluates = Account(parts={"steps": 1.0}, evaluation_bytes=50_000_000)
+    assert findings(seen(evaluates, after[50], **grown)) == []
+
+
+def test_workers_that_go_on_are_not_said_to_be_started_in_each_epoch():
+    run = Account(parts={"start": 1.0, "steps": 8.0, "starts of epochs": 2.0}, steps=40, epochs=[1, 14, 27])
+    data = DataFacts(kind="Files", workers=1)
+    (restarted,) = findings(seen(run, data=data))
+    assert restarted.cause == "workers_restart" and restarted.evidence.endswith(
+        "because each starts 1 worker"
+    )
+    (slow,) = findings(seen(run, data=msgspec.structs.replace(data, keeps_workers=True)))
+    assert slow.cause == "epochs_start"
+
+
+def test_a_loader_keeps_its_workers_if_an_iterator_of_it_begins_again():
+    loaders = Loaders.__new__(Loaders)
+    loaders._script = a_script()
+    loaders._ledger = BatchLedger()
+    iterator = SimpleNamespace()
+    loader = torch.utils.data.DataLoader([1])
+
+    def begin():
+        loaders._begin_epoch(lambda iterator, loader: None, iterator, loader)
+        return data_facts(iterator._perfkit.loader, 0).keeps_workers
+
+    assert not begin()
+    assert not begin(), "torch resets a new iterator before its first batch"
+    iterator._perfkit.has_begun = True
+    assert begin()
+
+
+@pytest.mark.parametrize(
+    ("known", "says", "advises"),
+    [
+        ({"shapes": 7, "graphs": 6}, "6 graphs for 7 shapes of the input; past its limit", "pad the inputs"),
+        (
+            {"shapes": 1, "graphs": 1},
+            "1 graph for 1 shape of the input; past its limit",
+            "TORCH_LOGS=recompiles",
+        ),
+    ],
+)
+def test_inputs_are_padded_only_if_they_have_many_shapes(known, says, advises):
+    (found,) = findings(seen(printed=["hit config.recompile_limit"], **known))
+    assert says in found.evidence and advises in found.change
+
+
+@pytest.mark.parametrize(
+    ("workers", "advises"), [(0, "or in loader workers"), (2, "or with more loader workers")]
+)
+def test_a_line_that_loads_is_moved_to_workers_or_to_more_of_them(workers, advises):
+    line = Line("data set", "/home/me/data.py", 12, 1.0, [], "decode(file)")
+    loading = Loading(batches=10, samples=80, seconds=2.0, lines=[line])
+    data = DataFacts(kind="Texts", workers=workers)
+    (found,) = findings(seen(parts={"waiting": 1.0, "forward": 3.0}, loading=loading, data=data))
+    assert found.change.endswith(advises)
+
+
+def test_a_share_of_nothing_is_not_said():
+    warning = (
+        "/home/me/train.py:9: UserWarning: Creating a tensor from a list of numpy.ndarrays is extremely slow"
+    )
+    (found,) = findings(seen(printed=[warning]))
+    assert (found.where, found.evidence[:20]) == ("train.py:9", "a line makes a tenso")
+
+
+AMP = Finding("AMP", "products", "amp=bf16", settings={"amp": "bf16"})
+
+
+def test_switches_that_did_not_help_or_of_which_nothing_tells_are_named_below_the_table():
+    slower = msgspec.structs.replace(AMP, measured=Ratio(0.9, 0.8, 0.95, "slower"), change="workers=1")
+    tried, unknown, how = filter(None, str(report.SENTENCES.switches([AMP, slower], [AMP])).splitlines())
+    assert tried.startswith("Tried, but it does not help: workers=1, 0.9") and tried.endswith(", measured.")
+    assert unknown == "Nothing observed says whether these would help: amp=bf16."
+    assert how == "To measure a switch: perfkit referee SCRIPT --set amp=bf16 -- ARGS"
+
+
+def test_what_was_measured_of_a_switch_is_said_of_steps_and_not_of_the_run():
+    measured = msgspec.structs.replace(AMP, measured=Ratio(1.2, 1.1, 1.3, "faster"))
+    assert "Steps with it: 1.2" in str(report.SENTENCES.first(seen(), measured))
+
+
+def test_a_part_of_a_step_is_said_to_have_most_of_what_grew():
+    trend = Trend("grows", 0.1, 0.2, 0.001, 0.0005, 0.0015)
+    assert str(report.SENTENCES.trend(trend, OWN)).endswith(" at last, most of it in own code")
