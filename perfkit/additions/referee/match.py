@@ -77,7 +77,7 @@ class Match(NamedTuple):
         for number, run in enumerate(runs):
             if behaviour := seen.get(names[run.title]):  # it has one loss for each step, whatever its passes
                 runs[number] = structs.replace(run, losses=behaviour.losses)
-        return runs, seen
+        return runs, dict(sorted(seen.items()))  # `a` first, whichever was asked first
 
 
 def matched(a: ScriptSide, b: ScriptSide, terms: Terms) -> Match:

@@ -98,6 +98,21 @@ def test_what_steps_did_in_the_first_life_comes_beside_the_runs_and_not_of_a_sid
     assert [run.losses for run in runs] == [[3.0] * STEPS, [1.0]], "a loss for each step, or as it was told"
 
 
+def test_the_old_script_comes_first_whichever_side_was_asked_first(monkeypatch):
+    """The differences are of the second one: in the other order, a script that does less would seem to do more."""
+    monkeypatch.setattr(Memory, "of", lambda tree: Memory())
+    match = Match(SimpleNamespace(rule=PRESETS["quick"].rule), Candidate("old"), Candidate("new"), set())
+    session = InTwoLives()
+
+    def measure(stages, rule, look):
+        for stage in reversed(stages):
+            look(Side(stage, child=SimpleNamespace(tree=None, ask=lambda _: PLAIN)))
+        return []
+
+    session.measure = measure
+    assert [*match._observed(session)[1]] == ["a", "b"]
+
+
 def measured(result):
     """The same of one script, with the rates of its rounds."""
     rates = result.pairing.other_samples_per_s, result.pairing.own_samples_per_s
