@@ -48,7 +48,7 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     _, ratio = sentences.pair(runs)
     if picture is None or [side.title for side in picture.sides] != titles or picture.contradicts(ratio):
         return None
-    return _of_runs(picture, runs).figure()
+    return _with_verdict(picture, runs).figure()
 
 
 def _titles(names: Sequence[str]) -> list[str]:
@@ -66,10 +66,10 @@ def of_measured(runs: Sequence[Run], session: Session) -> Lanes:
     """The picture of one run or of two, from new steps like those that were measured."""
     titled = zip(_titles([run.title for run in runs]), runs, strict=True)
     found = [_looked(session, Recipe.from_dict(run.recipe), title, run) for title, run in titled]
-    return _of_runs(Lanes(found), runs)
+    return _with_verdict(Lanes(found), runs)
 
 
-def _of_runs(picture: Lanes, runs: Sequence[Run]) -> Lanes:
+def _with_verdict(picture: Lanes, runs: Sequence[Run]) -> Lanes:
     """The picture with the verdict and ceilings of its runs, because its own few steps prove neither."""
     sides = [*picture.sides]
     for at, (side, run) in enumerate(zip(sides, runs, strict=True)):
