@@ -134,7 +134,8 @@ class _Search:
 
     def run(self, space: Mapping[str, Sequence[Value]]) -> list[str]:
         """Measures what the time allows; returns the switches for which no time was left."""
-        session, left = self._session, list[str]()
+        session = self._session
+        left = list[str]()
         base = best = session.source.baseline()
         for number, name in enumerate(space):
             if session.stopped or (self.tried and time.monotonic() > self._until):
@@ -150,10 +151,7 @@ class _Search:
         return left
 
     def _measure(self, recipes: Sequence[Recipe], rule: StopRule) -> None:
-        """Measures recipes in the same rounds as the baseline.
-
-        The first run is the baseline's: the rates of all others are relative to it.
-        """
+        """Measures recipes in the same rounds as the baseline, whose first run all rates refer to."""
         source = self._session.source
         base = source.baseline()
         titled = [(recipe.describe(base)[:120], recipe) for recipe in recipes if recipe != base]

@@ -114,11 +114,9 @@ def gpu(key: str) -> Gpu:
         InvalidValue: the name is unknown, or no published table covers the GPU.
     """
     if key in _WITHOUT_FIGURES:
-        raise InvalidValue(
-            f"sim:{key} is refused: only ResNet-50 is published for it, and says little about other models",
-            f"Choose {', '.join(sorted(GPUS))}; a table of many models trained on it, eager and with AMP, as "
-            "timm's benchmark.py writes it, would make this GPU available",
-        )
+        what = f"sim:{key} is refused: only ResNet-50 is published for it, and says little about other models"
+        table = "a table of many models trained on it, eager and with AMP, as timm's benchmark.py writes it"
+        raise InvalidValue(what, f"Choose {', '.join(sorted(GPUS))}; {table}, would make this GPU available")
     if key not in GPUS:
         raise one_of(key, sorted(GPUS), "simulated GPU")
     return GPUS[key]

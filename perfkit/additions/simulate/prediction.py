@@ -55,11 +55,10 @@ class Prediction:
     def __post_init__(self) -> None:
         needed_gib = (self.peak[0] + _CONTEXT + _WORKSPACE) / 2**30
         if needed_gib > self.gpu.memory_gib:
-            raise RunFailed(
-                f"out of memory on the simulated GPU: the step needs {needed_gib:.2f} GiB with context and "
-                f"workspaces, and a {self.gpu.name} has {self.gpu.memory_gib:.2f} GiB",
-                "Lower batch_size or raise accumulation; amp saves memory too",
-            )
+            needs = f"the step needs {needed_gib:.2f} GiB with context and workspaces"
+            what = f"{needs}, and a {self.gpu.name} has {self.gpu.memory_gib:.2f} GiB"
+            remedy = "Lower batch_size or raise accumulation; amp saves memory too"
+            raise RunFailed(f"out of memory on the simulated GPU: {what}", remedy)
 
     @cached_property
     def peak(self) -> tuple[int, int]:

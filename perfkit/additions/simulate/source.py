@@ -215,14 +215,6 @@ class SimulatedSession(Session):
         facts = {**run.facts, "host": prediction.host.describe()}
         if outcome.data_wait_s > 0.5 * outcome.step_s:
             facts["pace"] = "the loader decides it: the rate says little about the GPU"
-        earlier = [self._computed[each.name] for each in before if each.name in self._computed]
-        others: dict[Role, tuple[Run, Prediction]] = {}
-        if earlier:
-            others = {"previous": earlier[-1], "baseline": earlier[0]}
-        pairings = []
-        for role, (other, their) in others.items():
-            rates, band = other.raw.block_samples_per_s, prediction.band_of_gain(their)
-            pairings.append(Pairing([rate], rates, against=other.id, role=role, interleaved=True, band=band))
         raw = Raw(
             step_s=[outcome.step_s],
             data_wait_s=[outcome.data_wait_s],
@@ -237,10 +229,23 @@ class SimulatedSession(Session):
             facts=facts,
             raw=raw,
             samples_per_step=samples,
-            pairings=pairings,
+            pairings=self._pairings(rate, prediction, before),
             peak_memory_bytes=prediction.peak[0],
             batch_bytes_per_sample=copied,
             simulated=prediction.simulated(),
         )
         self._computed[stage.name] = run, prediction
         return run
+
+    def _pairings(self, rate: float, prediction: Prediction, before: Sequence[Stage]) -> list[Pairing]:
+        """The rate with those of the stage before and of the first one."""
+        earlier = [self._computed[each.name] for each in before if each.name in self._computed]
+        others: dict[Role, tuple[Run, Prediction]] = {}
+        if earlier:
+            others = {"previous": earlier[-1], "baseline": earlier[0]}
+        pairings = list[Pairing]()
+        for role, (other, their) in others.items():
+            rates = other.raw.block_samples_per_s
+            band = prediction.band_of_gain(their)
+            pairings.append(Pairing([rate], rates, against=other.id, role=role, interleaved=True, band=band))
+        return pairings
