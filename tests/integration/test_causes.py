@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.additions.scripts import report, watching
 from perfkit.additions.scripts import watched as watched_scripts
-from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import RunFailed
 from tests.support import scripts
@@ -280,7 +280,8 @@ def test_the_first_sentence_names_the_cause_and_its_line(name, folder):
     lines = (START + code).splitlines()
     assert all((each.share or 0.0) <= 1 for each in seen.findings), seen.findings
     places = [f"train.py:{number}" for number, line in enumerate(lines, 1) if "# HERE" in line]
-    assert all(seen.first_sentence.startswith(place) for place in places), seen.first_sentence
+    said = report.first_sentence(seen)
+    assert all(said.startswith(place) for place in places), said
     assert sum(seen.run.parts.values()) == pytest.approx(seen.run.seconds)
 
 
@@ -356,7 +357,7 @@ for epoch in range(1_000_000):
 
 def test_a_healthy_script_is_told_nothing_that_is_not_so(folder):
     seen = watched("while True:\n    step(torch.randn(4, 8))\n")
-    assert seen.findings == [] and seen.first_sentence.startswith("No avoidable cost was found")
+    assert seen.findings == [] and report.first_sentence(seen).startswith("No avoidable cost was found")
 
 
 def test_a_fine_tuned_head_over_a_frozen_backbone_is_healthy(folder):
