@@ -1,6 +1,7 @@
 """Measuring processes: start, ask, suspend, cancel, time out, and end them with all that they started."""
 
 import contextlib
+import getpass
 import itertools
 import math
 import os
@@ -130,7 +131,9 @@ class Child(Conversation):
         on_progress("importing torch")
         try:
             check_cancelled(cancelled)
-            self._launch({**environment_of(environment or {}), "TMPDIR": str(self.folder)})
+            variables = {**environment_of(environment or {}), "TMPDIR": str(self.folder)}
+            share_headers(variables)
+            self._launch(variables)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -169,6 +172,14 @@ def environment_of(variables: Mapping[str, str]) -> dict[str, str]:
     """The environment of a measuring process; `variables` take precedence over those of this process."""
     cache = str(machine.data_folder() / "cache" / "inductor")
     return {"TORCHINDUCTOR_CACHE_DIR": cache, **os.environ, **variables}
+
+
+def share_headers(variables: Mapping[str, str]) -> None:
+    """Leads torch to the C++ headers that it has compiled for others: it looks for them in TMPDIR alone."""
+    cache = os.path.abspath(variables["TORCHINDUCTOR_CACHE_DIR"])
+    with contextlib.suppress(OSError, KeyError):  # without a link or a name it compiles them again, for 6 s
+        os.makedirs(cache, exist_ok=True)
+        os.symlink(cache, Path(variables["TMPDIR"], f"torchinductor_{getpass.getuser()}"))
 
 
 def last_lines(path: Path) -> str:

@@ -62,8 +62,7 @@ def content(recorded: Sequence[Run]) -> bytes:
     runs = [run for run in recorded if run.status != "cancelled"]
     if not runs:
         return b""
-    recording = Recording(provenance=provenance(), runs=runs)
-    return msgspec.json.format(msgspec.json.encode(recording), indent=1)
+    return msgspec.json.format(msgspec.json.encode(Recording(provenance=provenance(), runs=runs)), indent=1)
 
 
 def available() -> Mapping[str, Path]:

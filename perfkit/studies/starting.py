@@ -35,11 +35,8 @@ class Starter:
                 self._say(f"starting {side.stage.title}")
                 self._start(side, alive=number)
             self._measured.now.start_s += self._machine.clock() - began
-            pids: set[int] = set()
-            for side in sides:
-                if side.child:
-                    pids |= side.child.pids()
-            yield pids
+            children = [side.child for side in sides if side.child]
+            yield set[int]().union(*(child.pids() for child in children))
         except Crowded:
             for side, (trainings, samples) in reported.items():
                 side.stop()

@@ -103,8 +103,7 @@ class Procedures:
         self._clock = clock
         self._step_s = math.inf  # the duration of a step at the end of the warm-up
         self._counts_marked = False  # whether steps with other work in them count
-        self._plain = 0
-        self._marked = 0
+        self._plain = self._marked = 0
         self.under_way = TakenSteps()
         """The steps of the last `take`. If the training ends during it, they are all that is known of it."""
         self._timeline: Timeline | None = None

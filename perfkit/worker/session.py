@@ -78,9 +78,7 @@ class Session(Procedures):
         training.observed_step()
         proofs = checks.verify(training, recipe.to_dict())
         sample_bytes = checks.bytes_per_sample(training.batch)
-        training.batch = None  # frees the memory of these three
-        training.inputs = None
-        training.outputs = None
+        training.batch = training.inputs = training.outputs = None  # frees their memory
         warm = yield from self.warm_up(warmup_s)
         return Trained(
             recipe=recipe.to_dict(),

@@ -105,6 +105,15 @@ def test_a_child_has_this_process_s_folder_path_and_variables(tmp_path, monkeypa
     assert not child.folder.exists()
 
 
+def test_headers_that_torch_compiles_are_kept_for_the_next_process(tmp_path, monkeypatch):
+    """It takes a core 6 s, and torch looks for them in the folder of temporary files alone."""
+    code = "import os; from torch._inductor import codecache\ndef place(): return os.path.realpath(codecache._HEADER_DIR)"
+    (tmp_path / "own.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "new" / "cache"))
+    assert call("own:place") == str(tmp_path.resolve() / "new" / "cache" / "precompiled_headers")
+
+
 def test_prints_go_to_the_log_and_not_into_messages():
     with Child() as child:
         trained(child, "tests.support.toy:Unhurried")

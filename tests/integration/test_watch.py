@@ -446,6 +446,14 @@ torch.compile = functools.partial(torch.compile, backend=backend)
         assert script.written("out") == ["compiled"]
 
 
+def test_headers_that_torch_compiles_for_a_script_are_kept_for_the_next(folder):
+    looks = "from torch._inductor import codecache\nprint(os.path.realpath(codecache._HEADER_DIR))\n"
+    with started(f"{LOOP}{looks}while True:\n    step()\n") as script:
+        train(script)
+        cache = os.path.realpath(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        assert script.written("out") == [f"{cache}/precompiled_headers"]
+
+
 EPOCHS = """
 import importlib.util, itertools, sys
 importlib.util.find_spec("torch")  # as transformers does

@@ -26,7 +26,7 @@ from perfkit.additions.guard.outputs import fill, unfold
 from perfkit.additions.scripts import entry
 from perfkit.additions.scripts.messages import TEXTS, ScriptFacts, failed
 from perfkit.errors import InvalidValue, RunFailed, one_of
-from perfkit.process.child import Conversation, OnProgress, last_lines
+from perfkit.process.child import Conversation, OnProgress, last_lines, share_headers
 from perfkit.process.failures import explain_exit
 from perfkit.process.tree import GRACE_S, Tree
 from perfkit.recipe import Recipe, Value
@@ -174,6 +174,7 @@ class WatchedScript(Conversation):
             "PYTHONUNBUFFERED": "1",
             entry.VARIABLE: json.dumps(settings),
         }
+        share_headers(environment)
         out, err = self.folder / "out", self.folder / "err"
         # A file that standard input was redirected to is read by each script from its beginning.
         source = "/dev/stdin" if os.path.isfile("/dev/stdin") else os.devnull
@@ -237,8 +238,7 @@ class WatchedScript(Conversation):
         if self.is_training or time.monotonic() < self._look_again_at:
             return None
         self._look_again_at = time.monotonic() + _ELSEWHERE_S
-        before = self._cpu_s
-        self._cpu_s = _cpu_seconds(self.tree)
+        before, self._cpu_s = self._cpu_s, _cpu_seconds(self.tree)
         least_s = _BUSY * _ELSEWHERE_S
         busy = {pid for pid, spent in self._cpu_s.items() if spent - before.get(pid, 0.0) > least_s}
         if not before or not busy or self._process.pid in busy:
