@@ -324,8 +324,7 @@ def _laid_out(function: ast.FunctionDef) -> str:
     """The source of a function, in double quotes."""
     docstring, *statements = function.body
     function.body = [docstring]
-    text = "\n".join([ast.unparse(function), *map(_statement, statements)])
-    return _STRING.sub(_in_double_quotes, text)
+    return _STRING.sub(_in_double_quotes, "\n".join([ast.unparse(function), *map(_statement, statements)]))
 
 
 def _statement(node: ast.stmt) -> str:

@@ -171,8 +171,7 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def _read(path: Path) -> Optimization:
     _, front, prose = path.read_text(encoding="utf-8").split("+++\n", 2)
-    fields = {**tomllib.loads(front), "name": path.stem, "prose": prose.strip()}
-    return msgspec.convert(fields, Optimization)
+    return msgspec.convert({**tomllib.loads(front), "name": path.stem, "prose": prose.strip()}, Optimization)
 
 
 GROUPS = (
