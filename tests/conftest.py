@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -102,6 +103,17 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Looks for no garbage while torch is imported, and never again in what that has made."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 def _turn(item):
     """When the file of a test comes."""
     name = Path(os.path.relpath(item.path, TESTS)).as_posix()
@@ -187,6 +199,18 @@ def no_orphans():
 def _no_orphans_at_the_end():
     yield
     assert_no_orphans()
+
+
+@pytest.fixture(scope="module")
+def zygotes_stay():
+    """Ends the zygotes of a file's tests with the last of them: each has imported torch, which takes a core 3 s."""
+    from perfkit.process import zygote
+    from perfkit.process.child import environment_of
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zygote, "end_unneeded", lambda environment: None)
+        yield
+    zygote.end_unneeded(environment_of({}))
 
 
 @pytest.fixture
