@@ -15,6 +15,8 @@ from pathlib import Path
 import nbformat
 from axe_playwright_python.sync_playwright import Axe
 
+from tests.support import zygotes
+
 REPO = Path(__file__).parents[2]
 ARTEFACTS = Path(__file__).parent / "artefacts"
 
@@ -88,8 +90,7 @@ class LabServer:
         }
         # A kernelspec in the private data folder, should a test write one, wins over the environment's.
         places = {name: str(home / folder) for name, folder in folders.items()}
-        # With what a stage with workers sets, too: all of a kernel's children then come from one zygote.
-        return kept | places | {"JUPYTER_PREFER_ENV_PATH": "0", "OMP_WAIT_POLICY": "PASSIVE"}
+        return kept | places | {"JUPYTER_PREFER_ENV_PATH": "0"} | zygotes.SET
 
     def _wait_until_up(self, timeout_s):
         until = time.monotonic() + timeout_s

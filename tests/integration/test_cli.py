@@ -16,7 +16,7 @@ from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
 from tests.support.looks import syncs
 
-pytestmark = pytest.mark.usefixtures("no_orphans")
+pytestmark = pytest.mark.usefixtures("no_orphans", "zygotes_stay")
 
 CIFAR = ("--workload", "cifar_resnet18", "--device", "cpu")
 

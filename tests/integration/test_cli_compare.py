@@ -10,7 +10,7 @@ from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
 from tests.unit.additions.referee.test_behaviour import IMAGES
 
-pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
+pytestmark = pytest.mark.usefixtures("no_orphans", "zygotes_stay", "data_dir")
 
 TOY = ("--workload", "tests.support.toy:Toy", "--device", "cpu")
 

@@ -10,7 +10,7 @@ import torch
 from nbclient import NotebookClient
 
 from docs import elsewhere
-from tests.support import colab, environments
+from tests.support import colab, environments, zygotes
 from tests.support.cli import ROOT
 
 PANELS = """
@@ -86,6 +86,7 @@ def guest(tmp_path_factory):
         **redirected(repository(tmp_path_factory.mktemp("repository"))),
         "HOME": str(home),
         "XDG_DATA_HOME": str(home / "data"),
+        **zygotes.SET,
     }
     for name in ("PERFKIT_DATA", "PYTHONPATH"):
         variables.pop(name, None)

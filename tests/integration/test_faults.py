@@ -16,7 +16,7 @@ from perfkit.studies import planning
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Progress
 
-pytestmark = pytest.mark.usefixtures("no_orphans")
+pytestmark = pytest.mark.usefixtures("no_orphans", "zygotes_stay")
 
 
 def measured(workload, *stages, progress=None, timeout_s=None, **more):

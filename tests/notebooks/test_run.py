@@ -9,6 +9,8 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from tests.support import zygotes
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -110,7 +112,8 @@ def kernel(tmp_path_factory):
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
-        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # what stages with workers set: they need no other zygote
+        for name, value in zygotes.SET.items():
+            patch.setenv(name, value)
         yield execute
         client._cleanup_kernel()
 

@@ -63,8 +63,8 @@ def forking():
 
 
 def _started(words, *, env, **how):
-    """A forked process, unless the C library is to read a variable, which it does before anything is imported."""
-    if any(name.startswith("MALLOC_") for name in env):
+    """A forked process, unless the C library is to read a variable that is not set here: it does so at its start."""
+    if any(name.startswith("MALLOC_") and os.environ.get(name) != value for name, value in env.items()):
         return subprocess.Popen(words, env=env, **how)
     return Forked(words, env=env, prepare=_watch, **how)
 
