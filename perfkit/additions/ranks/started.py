@@ -340,8 +340,7 @@ class WatchedRanks(StartedRanks):
 
     def _all_train(self) -> bool:
         local = max((seen.hello.local for seen in self.ranks.values()), default=0)
-        are_here = 0 < local <= len(self.ranks)
-        return are_here and all(seen.steps >= 2 for seen in self.ranks.values())
+        return 0 < local <= len(self.ranks) and all(seen.steps >= 2 for seen in self.ranks.values())
 
     def _ask(self) -> bool:
         """Asks all ranks for what they have seen; whether they still take steps."""
