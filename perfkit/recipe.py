@@ -61,8 +61,7 @@ class Switch:
 
 
 def _switch(default: Value, choices: tuple[str, ...] = (), **more: Any) -> Any:
-    details = {"default": default, "choices": choices, **more}
-    return dataclasses.field(default=default, metadata=details)
+    return dataclasses.field(default=default, metadata={"default": default, "choices": choices, **more})
 
 
 @dataclass(frozen=True)

@@ -165,11 +165,9 @@ class Trainings(InRounds):
     def fresh_child(self, recipe: Recipe) -> Conversation:
         """A process that has loaded the workload, in the environment of a recipe."""
         if self.spare and not recipe.environment():
-            spare = self.spare
-            self.spare = None
+            spare, self.spare = self.spare, None
             return spare
-        child, _ = self.loaded(recipe.environment())
-        return child
+        return self.loaded(recipe.environment())[0]
 
     def renew(self, stages: Sequence[Stage]) -> None:
         """Has the next processes of stages come from new zygotes."""
