@@ -257,6 +257,7 @@ def test_how_far_weights_move_is_one_difference_and_none_where_another_one_expla
         ([1600] * STEPS, 1.0, None),
         ([1120] * STEPS, 1.0, None),  # padding is left out: the losses are the same
         ([1120] * STEPS, 1.1, "an input has 70 values, not 100"),
+        ([1120] * messages.LOSSES + [800] * (STEPS - messages.LOSSES), 1.0, None),  # they differ in length
         ([1120] * messages.LOSSES + [160] * (STEPS - messages.LOSSES), 1.0, "values, not 70"),
     ],
 )
