@@ -131,5 +131,5 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     # What is not in the graph has no backward pass, which usually takes longer than forward.
     is_longer = 0 < seen.share_of("backward") < seen.share_of("forward")
     for line, share in seen.lines("forward"):
-        if is_longer and share >= LEAST and not line.calls:
+        if is_longer and share >= LEAST and not any(name.endswith(".forward") for name in line.calls):
             yield _CAUSES.found("line_of_forward", line.where, share, text=line.text)
