@@ -155,7 +155,7 @@ def difference(own: Nested, other: Nested) -> Nested:
 def judged(centre: float, half: float, rounds: int, precision: float = PRECISION) -> Ratio:
     """A ratio from the mean of its logarithm and half the width of its 95% interval, which give the verdict.
 
-    An interval that includes both no effect and a considerable one is undecided: more rounds would decide.
+    A wide interval that includes no effect is undecided: more rounds would decide.
     """
     verdict: Verdict = "undecided"
     if rounds >= MIN_ROUNDS:

@@ -3,6 +3,7 @@
 A value of a simulated run is `~1,250 (1,060–1,480)`: a prediction, with the model's error as its interval.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -129,14 +130,19 @@ def _alone(run: Run) -> str:
 
 
 def _open(ratio: Ratio) -> str:
-    """What would decide an open verdict, or how large an effect would have been seen."""
-    shows = f"; an effect over {units.percent(max(ratio.half_width, MIN_EFFECT))} would show"
+    """What would decide an open verdict, or how large a difference there may be nevertheless."""
     words = {
-        "no measurable difference": shows,
+        "no measurable difference": f"; any difference is at most {_largest_difference(ratio)}",
         "undecided": "; more rounds would decide",
         "too close to predict": "; the model's error is larger than this",
     }
     return words.get(ratio.verdict, "")
+
+
+def _largest_difference(ratio: Ratio) -> str:
+    """The end of the interval that is farther from 1, rounded up: `9%`."""
+    farther = max(ratio.high - 1, 1 / ratio.low - 1, MIN_EFFECT)
+    return units.percent(math.ceil(100 * farther) / 100)
 
 
 def reasons(run: Run, before: Run | None) -> list[str]:

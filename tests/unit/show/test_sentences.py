@@ -1,14 +1,16 @@
 """The verdict in words: what the numbers show, and no more. The golden pages of the terminal hold more of it."""
 
+import math
+
 import msgspec
 import pytest
 
-from perfkit.results import recordings
+from perfkit.results import Ratio, recordings
 from perfkit.results.parity import Check, Parity
 from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
 from perfkit.results.schema import Mechanism, Raw
-from perfkit.show import sentences
+from perfkit.show import sentences, units
 from tests.unit.show.fake_runs import again, disturbed, session
 
 SAME = [100.0, 100.4, 99.8, 100.1, 99.9]
@@ -97,3 +99,15 @@ def test_a_disturbance_is_told_of_the_runs_that_it_concerns():
     assert sentences.notices(again()) == []
     (notice,) = sentences.notices([*disturbed(session()[:2]), *session()[3:5]])
     assert notice.endswith("run it again. Affected: baseline, data loading.")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most"),
+    [(0.995, 1.086, "9%"), (0.942, 1.021, "7%"), (0.999, 1.001, "1%"), (0.97, 1.0801, "9%")],
+)
+def test_without_a_difference_the_farther_end_says_how_large_one_may_be(low, high, most):
+    """Half of the interval would say 4% of 0.995 to 1.086, which holds 9%."""
+    runs = session()
+    ratio = Ratio(math.sqrt(low * high), low, high, "no measurable difference")
+    said = f"no measurable difference, {units.ratio(ratio)}; any difference is at most {most}; "
+    assert said in sentences.verdict(runs[1], runs[0], ratio)
