@@ -14,7 +14,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfkit import registry
-from perfkit.results.stats import Estimate
+from perfkit.results.stats import Estimate, Ratio
 from perfkit.show.units import clean, wrapped
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Row(NamedTuple):
     pieces: Sequence[tuple[float, Look]] = ()  # the parts of its bar from 0 on, each with its width
     text: str = ""
     """The numbers, or why there are none: on the right, or in place of the bars if no row has one."""
-    interval: Estimate | None = None  # drawn on the bar
+    interval: Estimate | Ratio | None = None  # drawn on the bar
     climbs: bool = False  # whether the figure's line goes through the end of its bar
 
 

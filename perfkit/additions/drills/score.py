@@ -42,9 +42,8 @@ def keep(number: int, given: Given) -> None:
 
 def points(card: Card, given: Given) -> list[bool]:
     """Whether the answer to each question is right."""
-    recorded = card.recorded
-    is_close = 1 / _CLOSE <= given.bound / recorded.bound <= _CLOSE
-    return [given.limit == recorded.limit, given.first == recorded.best, is_close]
+    is_close = 1 / _CLOSE <= given.bound / card.recorded.bound <= _CLOSE
+    return [given.limit == card.recorded.limit, given.first == card.recorded.best, is_close]
 
 
 def told(card: Card, given: Given | None) -> list[Content]:
@@ -72,9 +71,7 @@ def contents(answers: Mapping[int, Given]) -> list[Content]:
     """The points of all answered cards, and the calibration of their bounds."""
     if not answers:
         return ["No drill is answered yet: `pk.drill(1)` is the first."]
-    bars = list[Row]()
-    logs = list[float]()
-    total = 0
+    bars, logs, total = list[Row](), list[float](), 0
     for number, given in sorted(answers.items()):
         card = cards.card(number)
         own, bound = given.bound, card.recorded.bound

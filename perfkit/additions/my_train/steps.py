@@ -1,6 +1,7 @@
 """The versions of `my_train.py` that were kept, each with what it gained, and the lines of the course."""
 
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,14 +13,15 @@ from perfkit.additions.shared import kept
 from perfkit.errors import one_of
 from perfkit.machine import devices
 from perfkit.recipe import Value, parse_settings
-from perfkit.results.stats import Ratio
+from perfkit.results.stats import Ratio, judged
 from perfkit.show import units
 from perfkit.show.style import BLUE, Figure, Look, Row
 
 NAME = "my_train.py"
 PHOTOS = 256  # JPEG files that it trains on
 _FILE = "my_train/climb.json"
-_RATE = Look("samples/s", BLUE)
+_MULTIPLIED = Look("gains multiplied", BLUE)
+_AT_ONCE = Look("measured at once", BLUE, "//")
 _LONG = 44  # characters of a line that fit next to a bar
 _OF_COPIES = re.compile(r",\s*(pin_memory|non_blocking)=([^,()]|\([^()]*\))+")  # arguments
 
@@ -44,19 +46,14 @@ def save(versions: Sequence[Version]) -> None:
     kept.save(_FILE, versions)
 
 
-def edits() -> list[dict[str, str]]:
-    """The lines of the course: `chapter`, `what`, `old`, `new`."""
-    return _course()["edit"]
-
-
-def _course() -> dict[str, list[dict[str, str]]]:
-    """The edits, and what is set `outside` the file."""
-    return tomllib.loads(machine.shipped("scripts/my_train.toml").read_text(encoding="utf-8"))
+def edits(of: str = "edit") -> list[dict[str, str]]:
+    """The lines of the course: `chapter`, `what`, `old`, `new`; `of="outside"`: what is set outside it."""
+    return tomllib.loads(machine.shipped("scripts/my_train.toml").read_text(encoding="utf-8"))[of]
 
 
 def outside(chapter: str, own: Mapping[str, Value]) -> dict[str, Value]:
     """What is set outside the file: by the chapters up to this one, on a CPU, and by the learner."""
-    course = _course()["outside"]
+    course = edits("outside")
     switches = parse_settings([each["switch"] for each in course if each["chapter"] <= chapter]) | dict(own)
     refused = parse_settings([each["switch"] for each in course]) if devices.accelerators().cuda else {}
     return {name: value for name, value in switches.items() if name not in refused}
@@ -65,11 +62,10 @@ def outside(chapter: str, own: Mapping[str, Value]) -> dict[str, Value]:
 def after(chapter: str) -> str:
     """The file with the lines of all chapters up to this one."""
     text = machine.shipped(f"scripts/{NAME}").read_text(encoding="utf-8")
-    lines = edits()
-    names = ["00", *dict.fromkeys(edit["chapter"] for edit in lines)]
+    names = ["00", *dict.fromkeys(edit["chapter"] for edit in edits())]
     if chapter not in names:
         raise one_of(chapter, names, "chapter")
-    for edit in lines:
+    for edit in edits():
         if edit["chapter"] <= chapter:
             text = text.replace(edit["old"], edit["new"])
     return text
@@ -89,7 +85,7 @@ def can_act(old: str, new: str) -> bool:
 
 def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
     """A change in a few words: `02 a worker, sleeping threads`; for a learner's own line, its end."""
-    known = {change["switch"]: (change["chapter"], change["what"]) for change in _course()["outside"]}
+    known = {change["switch"]: (change["chapter"], change["what"]) for change in edits("outside")}
     outside = [f"{name}={value}" for name, value in switches.items()]
     text, changes = old, list[tuple[str, str]]()
     for edit in edits():
@@ -109,19 +105,28 @@ def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
 
 
 def chart(versions: Sequence[Version], whole: Ratio | None = None) -> Figure:
-    """The climb: the rate of each version, by the ratios since the first; `whole`: all edits at once."""
-    rows, rate, total = list[Row](), versions[0].rate, 1.0
-    for version in versions:
-        if gain := version.gain:
-            total *= gain.ratio
-        text = f"{units.number(rate * total)} samples/s" if rate else ""
-        text += f"\n{units.ratio(version.gain)}" if version.gain else ""
-        bar = [(rate * total, _RATE)] if rate else []
-        rows.append(Row(version.what, bar, text, climbs=bool(bar)))
-    if whole and rate:
-        text = f"{units.number(rate * whole.ratio)} samples/s\n{units.ratio(whole)}"
-        rows.append(Row("all of it, measured at once", [(rate * whole.ratio, _RATE)], text))
-        total = whole.ratio
-    title = f"{NAME}: {units.times(total)} as fast as the plain loop" if len(versions) > 1 else NAME
-    unit = "samples/s: the first rate × the ratios since"
+    """The climb: the gains so far, multiplied, and each edit's own; `whole`: all edits measured at once."""
+    first, gains = versions[0], list[Ratio]()
+    bar = [(1.0, _MULTIPLIED)] if len(versions) > 1 or whole else []
+    rate = f"{units.number(first.rate)} samples/s" if first.rate else ""
+    rows = [Row(first.what, bar, rate, climbs=bool(bar))]
+    for version in versions[1:]:
+        if version.gain is None:
+            rows.append(Row(version.what, (), "not measured: changes nothing here"))
+            continue
+        gains.append(version.gain)
+        product = _product(gains)
+        text = f"{units.ratio(product)}\nthis edit: {units.ratio(version.gain)}"
+        rows.append(Row(version.what, [(product.ratio, _MULTIPLIED)], text, product, climbs=True))
+    title = f"{NAME}: the gains multiply to {units.times(_product(gains).ratio)}" if gains else NAME
+    if whole:
+        title = f"{NAME}: {units.times(whole.ratio)} as fast as the plain loop"
+        rows.append(Row("all of it", [(whole.ratio, _AT_ONCE)], units.ratio(whole), whole))
+    unit = f"× {first.what}: gains multiplied, not measured together"
     return Figure("climb", title, rows, unit, "Nothing is kept yet.")
+
+
+def _product(gains: Sequence[Ratio]) -> Ratio:
+    """The product of gains that were measured independently: in logarithms, half-widths add by squares."""
+    halves = [math.log(gain.high / gain.low) / 2 for gain in gains]
+    return judged(sum(math.log(gain.ratio) for gain in gains), math.hypot(*halves), rounds=0)

@@ -11,6 +11,7 @@ from perfkit.errors import InvalidValue
 from perfkit.machine import devices
 from perfkit.notebook import my_train
 from perfkit.results.comparison import Comparison
+from perfkit.results.stats import Ratio
 from perfkit.show.document import Code, find
 from perfkit.show.style import Figure
 from tests.unit.show.fake_runs import session
@@ -75,8 +76,8 @@ def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
     )
     chart = find(shown.sections(), Figure, "climb")
     ratio = session()[1].speedup("previous").ratio
-    rates = [row.pieces[0][0] for row in chart.rows]
-    assert rates[1] == pytest.approx(rates[0] * ratio) and rates[0] == session()[0].samples_per_s.value
+    assert [row.pieces[0][0] for row in chart.rows] == [1.0, pytest.approx(ratio)]
+    assert "samples/s" in chart.rows[0].text, "which was measured"
     assert "num_workers=1" in chart.rows[1].label
     compared.outcome = "not faster"
     assert "It is not kept: what is set outside the file stays" in repr(my_train(wait_policy="passive"))
@@ -86,14 +87,28 @@ def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
     assert old == new == second and (before.changes, now.changes) == ({}, {"wait_policy": "passive"})
     assert my_train().found[-1].switches == {"wait_policy": "passive"}, "it stays set"
     chart = find(my_train(whole=True).sections(), Figure, "climb")
-    assert (
-        chart.rows[-1].pieces[0][0] == pytest.approx(rates[0] * ratio) and "at once" in chart.rows[-1].label
-    )
+    ((length, look),) = chart.rows[-1].pieces
+    assert length == pytest.approx(ratio) and look.label == "measured at once"
     assert chart.title == f"my_train.py: {ratio:.2f}× as fast as the plain loop", (
         "not the product of the gains"
     )
     assert compared.sides[-1][0] == (before._replace(changes={}), start)
     assert len(steps.load()) == 3, "the whole is no step"
+
+
+def test_gains_are_multiplied_with_their_intervals_and_give_no_rate_that_was_not_measured():
+    first = steps.Version("", rate=243.0)
+    edits = [("02 a worker", Ratio(1.25, 1.0, 1.5625, "faster")), ("03 pinned memory", None)]
+    edits += [("04 memory reuse", Ratio(2.0, 1.6, 2.5, "faster"))]
+    chart = steps.chart([first, *(steps.Version("", {}, what, gain) for what, gain in edits)])
+    plain, worker, pinned, reuse = chart.rows
+    assert [plain.text, pinned.text] == ["243 samples/s", "not measured: changes nothing here"]
+    assert worker.text == "1.25× (1.00–1.56)\nthis edit: 1.25× (1.00–1.56)"
+    factor = 1.25**2**0.5  # each interval is a factor of 1.25 to either side
+    assert reuse.pieces[0][0] == reuse.interval.ratio == pytest.approx(2.5)
+    assert (reuse.interval.low, reuse.interval.high) == pytest.approx((2.5 / factor, 2.5 * factor))
+    assert not pinned.pieces and "samples/s" not in worker.text + reuse.text + chart.unit
+    assert chart.title == "my_train.py: the gains multiply to 2.50×" and chart.svg()
 
 
 def test_the_lines_of_the_course_have_names_in_the_chart_and_others_their_end(compared):
