@@ -31,6 +31,8 @@ bench
 # One worker loads. *Cheaper samples* shorten its work, *shorter kernels* the model's. Say that the former gain 1.1 times, and the latter 1.5. *Guess what both gain: 1.1 · 1.5, which is 1.65, or less, or more?*
 
 # %%
+import math
+
 import torch
 
 worker = {"workers": 1, "wait_policy": "passive"}
@@ -50,11 +52,15 @@ answer.run()
 gains = {run.title: run.speedup("baseline") for run in answer.runs}
 first, second, both = (gains.get(title) for title in ("cheaper samples", "shorter kernels", "both"))
 if first and second and both:
-    print(f"product: {first.ratio:.2f} × {second.ratio:.2f} = {first.ratio * second.ratio:.2f}")
+    product = first.ratio * second.ratio
+    halves = [math.log(gain.high / gain.low) / 2 for gain in (first, second)]  # in logarithms, gains add
+    factor = math.exp(math.hypot(*halves))
+    print(f"product: {first.ratio:.2f} × {second.ratio:.2f}", end=" = ")
+    print(f"{product:.2f} ({product / factor:.2f} to {product * factor:.2f})")
     print(f"measured together: {both.ratio:.2f} ({both.low:.2f} to {both.high:.2f})")
 
 # %% [markdown]
-# With 16-bit units, *more*: 1.91 in the recording. (Its interval just reaches the product, 1.75, so this run alone does not prove it. Look at *waits for data*, too: 17% with shorter kernels alone, 2% with both.) Alone, cheaper samples shorten work that nobody waits for; they gain a little, because the worker leaves the model more of the cores. Shorter kernels alone make the loop wait for its worker, and lose part of their gain. Together, each removes the other's limit. The other way round: two changes that remove the *same* wait gain less than their product. So a change that did nothing deserves a second try after the bottleneck has moved.
+# With 16-bit units, often *more*, as in the recording. (The product has an interval as well, and the two overlap, so this run alone does not prove it. Look at *waits for data*, too: with shorter kernels alone the loop waits, with both it hardly does.) Alone, cheaper samples shorten work that nobody waits for; they gain a little, because the worker leaves the model more of the cores. Shorter kernels alone make the loop wait for its worker, and lose part of their gain. Together, each removes the other's limit. The other way round: two changes that remove the *same* wait gain less than their product. So a change that did nothing deserves a second try after the bottleneck has moved.
 #
 # ## Your turn
 #
