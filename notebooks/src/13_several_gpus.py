@@ -18,25 +18,42 @@
 # %%
 import matplotlib.pyplot as plt
 
+from perfkit import machine
 from perfkit import notebook as pk
 from perfkit.additions.ranks.panel import watch_ranks
 
 pk.lanes("buckets")
 
 # %% [markdown]
-# `torchrun` starts such a script with one rank and with two, in turn (in a terminal: `perfkit scale train.py`).
-#
-# Guess: by what factor do samples/s grow from one rank to two? (On two cores, each rank gets one thread.)
+# *Guess: which lines does such a script add to one for a single process?*
 
 # %%
 script = "data/scripts/several_ranks.py"
+adds = (
+    "init_process_group",
+    "set_device(",
+    "DistributedSampler(",
+    "set_epoch",
+    "DistributedDataParallel(",
+    "destroy",
+)
+for line in machine.shipped("scripts/several_ranks.py").read_text(encoding="utf-8").splitlines():
+    if any(name in line for name in adds):
+        print(line.strip())
+
+# %% [markdown]
+# `torchrun` starts the script with one rank and with two, in turn (in a terminal: `perfkit scale train.py`).
+#
+# Guess: by what factor do samples/s grow from one rank to two?
+
+# %%
 scaling = pk.scale(script, ranks=(1, 2), budget_s=9)
 scaling
 
 # %% [markdown]
-# Communication is *exposed* where its own rank's computation doesn't hide it; waiting for a rank that still computes is counted separately. On shared cores, ranks also slow each other down. Two GPUs of one machine come close to twice the rate if a step is much longer than its all-reduce. On two CPU cores expect an efficiency of 50 to 95%.
+# Communication is *exposed* where its own rank's computation doesn't hide it; waiting for a rank that still computes is counted separately. Two GPUs of one machine come close to twice the rate if a step is much longer than its all-reduce. On two CPU cores expect an efficiency of 50 to 95%.
 #
-# Two ranks with batch *n* train as one with batch 2*n*: halve it (`--global-batch`) to train the same. Batch norm sees each rank's part only (`nn.SyncBatchNorm` fixes that).
+# If the loss is a mean over equal parts, two ranks with batch *n* train as one with batch 2*n*: halve it (`--global-batch`) to train the same. Batch norm sees each rank's part only (`nn.SyncBatchNorm` fixes that).
 #
 # ## One rank is late
 #
@@ -73,7 +90,7 @@ print(
 pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
 
 # %% [markdown]
-# (To judge a small difference, alternate the launches: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.)
+# (Slightly more than the bound? These are two launches, minutes apart. To judge a small difference, alternate the launches: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.)
 #
 # ## Your line: equal work
 #
@@ -93,14 +110,14 @@ def part(rank, ranks):
 for ranks in (2, 4):
     parts = [part(rank, ranks) for rank in range(ranks)]
     tokens = [sum(lengths[number] for number in texts) for texts in parts]
-    longer = ranks * max(tokens) / sum(tokens)  # a step takes as long as the slowest rank's
+    longer = ranks * max(tokens) / sum(tokens)  # on average, a step takes as long as the slowest rank's
     print(f"{ranks} ranks: tokens {tokens}, so a step takes {longer:.2f} times as long as with equal work")
 if longer > 1.05:
     print("Your turn: edit the marked line above, and run both cells again.")
 else:
     assert sorted(number for texts in parts for number in texts) == [*range(2_000)], "Each text, once"
     assert len({len(texts) for texts in parts}) == 1, "As many texts for each rank"
-    print("Right: no rank waits for another's longer texts")
+    print("Right: equal work in total. In one step, lengths may still differ: batch similar texts together.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -134,8 +151,6 @@ for bucket_mb in (1, 5, 25, 100):
     print(f"buckets of {bucket_mb:3} MB: {exposed_ms(bucket_mb):4.1f} ms exposed")
 
 # %% [markdown]
-# `gradient_as_bucket_view=True` avoids a second copy of the gradients; a communication hook can send them in 16 bits.
-#
 # With accumulation (`no_sync`) the ranks average once every four batches, so only the last backward pass can hide the communication:
 
 # %%
@@ -169,7 +184,7 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# Long steps scale; short ones don't. (NCCL's trees have a latency of log n.)
+# Long steps scale; short ones don't.
 #
 # On each of two machines with eight GPUs:
 #
@@ -183,7 +198,7 @@ plt.show()
 #
 # - Each rank has its own loader, so divide the cores among them.
 # - `OMP_NUM_THREADS` is set to 1 by torchrun: try cores ÷ ranks.
-# - NCCL falls back from RDMA to TCP in silence. `NCCL_DEBUG=INFO` says which one it uses; `NCCL_IB_DISABLE=1` forces TCP.
+# - Without RDMA, NCCL silently falls back to TCP. `NCCL_DEBUG=INFO` says which one it uses; `NCCL_IB_DISABLE=1` forces TCP.
 
 # %% [markdown]
 # ### Puzzle ★★: average once per step
