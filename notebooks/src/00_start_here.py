@@ -11,7 +11,7 @@
 #
 # *3 minutes to your first speed-up. Needs: this notebook's kernel.*
 #
-# Run the next cell. It trains a small network for a few seconds. (Until then, you see a recorded run.)
+# Run the next cell. It trains a small network for a few seconds.
 
 # %%
 from perfkit import notebook as pk
@@ -22,7 +22,7 @@ baseline.run()
 # %% [markdown]
 # The number to watch is **samples/s**. The picture is two training steps (the title has the median of all): green is loading data, blue is computing. The loop decodes JPEG photos, and on a CPU nothing computes meanwhile. The dashed line is the *ceiling*: where both steps would end if loading took no time.
 #
-# Now let another process load the next batch while the model trains: `DataLoader(..., num_workers=1)`.
+# Now let another process load the next batch while the model trains: `DataLoader(..., num_workers=1)`. *Guess: how many times as fast?*
 
 # %%
 panel = pk.StagePanel("data_loading")
@@ -32,14 +32,16 @@ panel.run()
 # %% [markdown]
 # Now the worker loads (green) while the model computes. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes a core, but the wait shrinks by more. The panel alternates between both loops, so a slow moment hits both. It says *faster* only if the ratio's whole confidence interval is above 1, and the gain above 1%. Then press **Keep**.
 #
-# (On a CPU this win takes *two* changes: threads that wait also [sleep](../docs/cpu.md). That slows computing, so the ceiling falls, but it frees a core for the worker. [02](02_data_loading.ipynb) takes them apart.)
+# **Your turn:** write `workers=2`, and run the cell again. Does a second worker help here?
+#
+# (On a CPU this win takes *two* changes: threads that wait also [sleep](../docs/cpu.md). That slows computing, so the ceiling falls, but it frees a core for the worker. [02](02_data_loading.ipynb) measures the worker without them.)
 #
 # That is the method: **look at the step, name the gap, change one line, look again.**
 
 # %% [markdown]
 # ## Your own file
 #
-# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you see what a switch gains, and then change that line in *your* file. perfkit compares it with the previous version, and charts what makes it faster.
+# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you see what a switch gains, and then change that line in *your* file. perfkit compares it with the previous version.
 
 # %%
 pk.my_train()
@@ -49,7 +51,7 @@ pk.my_train()
 #
 # ## Why it matters
 #
-# In PyTorch's own profiler tutorial, a V100 is busy 40.46% of the time *after* the fix. [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, says that this should keep you awake. Six changes later, his training was 8.2 times as fast.
+# [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, made a training 8.2 times as fast, in six changes.
 #
 # Try them on a simulated V100:
 

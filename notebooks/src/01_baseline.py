@@ -19,7 +19,7 @@
 # - The **host**, the Python process, takes a batch, starts its copy and *launches* the kernels, without waiting for them.
 # - The **device** runs copies and kernels, those of one *stream* in the order of their launch.
 #
-# In the plain loop the host fetches, copies and launches one after the other, and only kernels run meanwhile (on a CPU, nothing). Once the stations overlap, the slowest one sets the pace, and only speeding up that one helps:
+# In the plain loop the host fetches, copies and launches one after the other, and only kernels run meanwhile (on a CPU, nothing). Once the stations overlap, the slowest one sets the pace, and only speeding up that one helps (on a CPU the stations share cores, so cheaper loading helps a little, too: [05](05_uint8_copy.ipynb)):
 #
 # | bottleneck | on the timeline | what helps |
 # |---|---|---|
@@ -43,7 +43,7 @@ panel = pk.StagePanel("baseline")
 panel.run()
 
 # %% [markdown]
-# The last rate in the sentence is the *ceiling*: the same step on a batch that is already on the device. No loader can make the loop faster.
+# The last rate in the sentence is the *ceiling*: the same step on a batch that is already on the device. No loader can take the loop past this rate; only a faster step can.
 #
 # ## Look at the step
 #
@@ -61,7 +61,7 @@ mine.table("Mean step")
 #
 # ## The walk-through's V100, simulated
 #
-# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary booked the loader's time under "CPU Exec" and "Other", and merged three steps into one of 240 ms. Trust the timeline. The simulation gets 72 ms:
+# The walk-through started at 80 ms a step, 400 samples/s. The simulation gets 72 ms:
 
 # %%
 pk.recording("sim-v100", "baseline")
@@ -71,11 +71,11 @@ pk.recording("sim-v100", "baseline")
 #
 # ## Five levers
 #
-# The methods slides have five. *Data reading* removes the long gap, *framework scheduling* the small ones; closing gaps of 30% gains at most 1.43×. *Configuration* (batch, precision, shapes) and *operator performance* shorten the kernels. *Model implementation* means not computing what you don't need.
+# *Data reading* removes the long gap, *framework scheduling* the small ones; closing gaps of 30% gains at most 1.43×. *Configuration* (batch, precision, shapes) and *operator performance* shorten the kernels. *Model implementation* means not computing what you don't need.
 #
 # ## Time it by hand
 #
-# Every training log should have two numbers: the time of a step, and how long the host waits for data in it (`batch_cost` and `reader_cost` on the slides). On a GPU the device is idle for less, because queued kernels run on. Replace the line marked `# edit`: how long did the loop wait for this batch?
+# Every training log should have two numbers: the time of a step, and how long the host waits for data in it (`batch_cost` and `reader_cost` on the slides). On a GPU the device idles for less time than the host waits, because queued kernels keep running. Replace the line marked `# edit`: how long did the loop wait for this batch?
 
 # %% tags=["exercise"]
 import time

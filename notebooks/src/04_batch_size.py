@@ -33,7 +33,7 @@ pk.lanes(
 #
 # ## First, on a CPU: memory reuse
 #
-# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep it; it then fragments, and never returns. (jemalloc and tcmalloc reuse memory, too.) The effect can be small, so it gets two minutes at most. Guess:
+# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep that memory for the next step. The price: it fragments, and the process never gives it back. (jemalloc and tcmalloc reuse memory, too.) Guess:
 
 # %%
 pk.my_train(allocator="keep", budget_s=120)
@@ -43,7 +43,7 @@ pk.my_train(allocator="keep", budget_s=120)
 #
 # ## Now the batch
 #
-# A larger batch **changes the training**: fewer, larger steps for the same samples. Compare samples/s, never the time of a step. (The recording is another run, so its figures differ from those above.)
+# A larger batch **changes the training**: fewer, larger steps for the same samples. Compare samples/s, never the time of a step.
 
 # %%
 panel = pk.StagePanel("batch_size")
@@ -69,7 +69,7 @@ if large.losses:
 #
 # ## What it costs: memory
 #
-# The walk-through's memory view showed less than 1 GB of 16 in use, and with batch 512 11.3 GB. (`torch.cuda.max_memory_allocated() / 2**30` tells you.) What holds samples grows: the batch, the *activations*, kept until backward has used them, and the *workspace* of operators. Weights, gradients and the optimizer's state do not grow. In this net they are next to nothing, so memory doubles; in a large model they may be most of it.
+# With batch 512, the walk-through's memory in use rose from below 1 GB to 11.3. (`torch.cuda.max_memory_allocated() / 2**30` tells you.) What holds samples grows: the batch, the *activations*, kept until backward has used them, and the *workspace* of operators. Weights, gradients and the optimizer's state do not grow. In this net they are next to nothing, so what the step holds, below, doubles; in a large model they may be most of it. (The panel's peak is that of the whole process, mostly Python and PyTorch; the referee adds the worker's.)
 
 # %%
 size = panel.plan.subject.size.batch_size
@@ -86,9 +86,9 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, you get the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass. If a run does not fit: `panel.set(batch_size=128)`.
+# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, it has the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass. If a run does not fit: `panel.set(batch_size=128)`.
 #
-# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: also the CUDA context, hundreds of MB, and freed memory, which the allocator keeps, because `cudaMalloc` is slow and `cudaFree` synchronises. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True`.
+# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: also the CUDA context, hundreds of MB, and freed memory, which the allocator keeps. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 
 # %% [markdown]
 # ## Your line
@@ -107,7 +107,7 @@ pk.my_train(allow=["samples", "updates"])
 #
 # </details>
 #
-# *Undecided* here, but *faster* in the panel? If the panel's ratio lies inside your interval, both agree: measure longer, or keep it, with `keep=True`. Not kept? Undo it. Kept? Tune the learning rate again before you conclude anything about accuracy.
+# *Undecided* here, but *faster* in the panel? Two results that agree are not one result: measure longer. Keeping it, with `keep=True`, is your choice. Not kept? Undo it. Kept? Tune the learning rate again before you conclude anything about accuracy.
 
 # %% [markdown]
 # ## Drill

@@ -46,25 +46,25 @@ print(
 # %% [markdown]
 # Either way you send a quarter of the bytes (the label's 8 bytes stay). While the worker keeps up, a CPU hardly gains, and the walk-through's V100, pinned by then, only went from 1,584 to 1,670 samples/s.
 #
-# *No measurable difference* is a result: the text under the table says how large an effect would have been noticed. *Undecided* is not a result yet: **Continue** adds rounds. Unless it is *faster*, press **Drop**, and try it again in [07](07_compile.ipynb).
+# *No measurable difference* is a result: the text under the table says how large any difference is at most. *Undecided* is not a result yet: **Continue** adds rounds. Unless it is *faster*, press **Drop**, and try it again in [07](07_compile.ipynb).
 #
 # ## Cheaper samples
 #
-# On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, then shrunk to 96 × 96, but JPEG files can be decoded at a half, a quarter or an eighth of their size. Expect 1.0 to 1.2 times, and far more if the loop still waits.
+# On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, then shrunk to 96 × 96, but JPEG files can be decoded at a half, a quarter or an eighth of their size. Expect 1.0 to 1.2 times.
 
 # %%
 cheaper = pk.StagePanel("scaled_decode")
 cheaper.run()
 
 # %% [markdown]
-# If the model enlarges small images, resize on the device (`device_resize`). The walk-through copies 224 × 224 pixels made from 32 × 32, 1/49 of them.
+# If the model enlarges small images, resize on the device (`device_resize`). The walk-through enlarges 32 × 32 images to 224 × 224 and then copies them: 49 times the bytes, nothing gained.
 
 # %% [markdown]
 # ## Your line
 #
 # The uint8 lines wait for [07](07_compile.ipynb), where the worker is short of time. (With a GPU, take them from there now.)
 #
-# In `my_train.py`, decode smaller: `ImageFolder` takes a `loader`, a function of a path. Let yours open the photo and call `draft("RGB", (96, 96))`. Pixels and losses differ slightly. You allow that, so *losses* gets a ✓:
+# In `my_train.py`, decode smaller: `ImageFolder` takes a `loader`, a function of a path. Let yours open the photo and call `draft("RGB", (96, 96))`. Pixels and losses differ slightly. You allow that:
 
 # %%
 pk.my_train(allow=["losses"], budget_s=120)
@@ -85,7 +85,7 @@ pk.my_train(allow=["losses"], budget_s=120)
 #
 # </details>
 #
-# *Undecided*, with the panel's ratio inside your interval? As in 04: measure longer, or add `keep=True`. Not kept? Undo it.
+# *Faster*, though it hardly waited? On a CPU, worker and model share the cores, so the time that the worker saves goes to the model. With a GPU, the same edit would gain nothing here. *Undecided*? As in 04: measure longer, or choose to keep it. Not kept? Undo it.
 
 # %% [markdown]
 # ## Drill

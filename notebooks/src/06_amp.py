@@ -25,7 +25,7 @@ pk.lanes("sim-v100-amp-alone")
 # %% [markdown]
 # (The simulation overstates it: the walk-through gained 1.48 times, with twice the batch.)
 #
-# There is no gap here: the device is busy, but its kernels are slow. The walk-through's kernel view showed Tensor Core time 0%. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, most other operators in the type of their input.
+# The gaps are short: the device is busy, but its kernels are slow. The walk-through's kernel view showed Tensor Core time 0%. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, most other operators in the type of their input.
 
 # %% [markdown]
 # ## First the layout
@@ -57,7 +57,7 @@ for stage in ("kept_so_far", "amp", "cpu_threads", "amp_fewer_threads"):
     print(f"{run.title:26} compute only {alone:4.0f} samples/s, with the worker {loop:4.0f}")
 
 # %% [markdown]
-# Compare the columns. PyTorch splits each kernel among threads, and the kernel ends with the last of them. The worker keeps taking one thread's core, and the others wait. The shorter the kernels, the larger that part. One fewer thread (`cpu_threads`) computes more slowly, but leaves the worker a core. So on a CPU press *Drop* above, and try both at once:
+# Compare the columns. PyTorch splits each kernel among threads, and the kernel ends with the last of them. The worker keeps taking one thread's core, and the other threads wait for that one. The shorter the kernels, the larger the share of the step that is lost. One fewer thread (`cpu_threads`) computes more slowly, but leaves the worker a core. So on a CPU press *Drop* above, and try both at once:
 
 # %%
 both = pk.StagePanel("amp_fewer_threads")
@@ -65,7 +65,7 @@ if panel.runs[0].device == "cpu":
     both.run()
 
 # %% [markdown]
-# The walk-through's V100 went from 1,670 to 2,477 samples/s, with the batch doubled as well. The simulated V100, with only the precision changed:
+# The simulated V100, with only the precision changed:
 
 # %%
 from perfkit.recipe import Recipe
@@ -80,13 +80,11 @@ for amp in ("off", "fp16"):
     )
 
 # %% [markdown]
-# (The walk-through, with twice the batch: 26.3%.)
-#
 # ## Which 16 bits?
 #
 # *bf16* has the range of float32. *fp16* is more precise, but small gradients become 0 and values above 65,504 infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as V100 and T4, have no bf16 units. The walk-through left the scaler out; real training in fp16 should not do without it. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
 #
-# Sums inside a 16-bit product are normally kept in float32. Compare your final accuracy once. A part that trains badly can stay in float32: `torch.autocast(device, enabled=False)`.
+# Sums inside a 16-bit product are normally kept in float32. Compare your final accuracy once. A part that trains badly can stay in float32: `with torch.autocast(device, enabled=False): y = part(x.float())`. (Cast its input, which is 16-bit.) With a fused optimizer the host doesn't wait for the scaler.
 
 # %% [markdown]
 # ## Your line
@@ -97,7 +95,7 @@ for amp in ("off", "fp16"):
 pk.my_train(budget_s=120)
 
 # %% [markdown]
-# Undecided, with the panel's ratio inside your interval? The panel has decided it: `pk.my_train(keep=True)`. Not kept? Undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too (both on purpose: the table above took them apart):
+# Undecided? As in 04: measure longer, or choose to keep it. Not kept? Undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too. (Changing both at once is deliberate: the table above has already separated them.)
 
 # %%
 pk.my_train()

@@ -57,7 +57,7 @@ for function in (small_ones, convolution):
     print(f"{function.__name__}: {ms[0]:.1f} ms, compiled {ms[1]:.1f} ms: {ms[0] / ms[1]:.1f} times as fast")
 
 # %% [markdown]
-# The tensors say three times. A CPU may gain more, because each of the four operators also requests memory for its result ([04](04_batch_size.ipynb)). A convolution calls a library, compiled or not. Which of the two fills *your* step? Guess its gain:
+# The tensors say three times. A CPU may gain more, because each of the four operators also requests memory for its result, which your loop already reuses ([04](04_batch_size.ipynb)): expect less there. A convolution calls a library, compiled or not. Which of the two fills *your* step? Guess its gain:
 
 # %%
 panel = pk.StagePanel("compile")
@@ -80,7 +80,7 @@ if after.compile_s and gain:
     print(f"compiling took {after.compile_s:.1f} s; when does it pay for itself? {answer}")
 
 # %% [markdown]
-# **Look at the worker's row first.**
+# **First look at the worker's row in the panel's picture above.**
 #
 # - **It never rests, and the host waits (orange)**: computing has become so short that the worker sets the pace. Nothing that shortens it further can gain much.
 # - **It rests**: the verdict is the compiler's. Expect 1.0 to 1.1 times on a CPU, where convolutions fill the step. The walk-through's V100 went from 2,477 to 3,268 samples/s, 1.32 times.
@@ -145,7 +145,7 @@ for layout in (False, True):
         )
 
 # %% [markdown]
-# Most of the gain is in the convolutions, which are not fused: the simulation *assumes* that the compiler gives them the layout NHWC, as later versions of PyTorch do. With that layout on both sides only fusion is left, about 5%. (The methods slides fuse bn + add + relu: about 6% on ResNet-50.) PyTorch 2.0 did not change layouts yet, so where the walk-through's 32% came from is not known.
+# Most of the gain is in the convolutions, which are not fused: the simulation *assumes* that the compiler gives them the layout NHWC, as later versions of PyTorch do. With that layout on both sides only fusion is left, about 5%. PyTorch 2.0 did not change layouts yet, so where the walk-through's 32% came from is not known.
 #
 # Three things spoil a compiled loop:
 #

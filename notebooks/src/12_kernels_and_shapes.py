@@ -13,7 +13,7 @@
 #
 # *After this you can pack a text, count the tokens and FLOPs of a step, and say what keeps a model from its device's peak.*
 #
-# You train a small GPT on this workbook's text. At first each line is padded to 128 characters, attention is written out, and all is float32.
+# A small GPT trains on this workbook's text. At first each line is padded to 128 characters, attention is written out, and all is float32.
 #
 # A device has two limits, or *roofs*: operations and bytes per second. *FLOPs per byte* decide which one an operation hits first. Large products have many, additions of tensors few.
 
@@ -79,7 +79,7 @@ tell("the first loop", first_rate, real)
 # %% [markdown]
 # ## Your line: padding → packing
 #
-# Padding teaches nothing. Packing cuts the text into full samples of `context + 1` characters. Replace the marked line.
+# By that rule, the type is first. But packing's gain is certain: 1 ÷ the real share. Packing cuts the text into full samples of `context + 1` characters. Replace the marked line.
 
 # %% tags=["exercise"]
 from pathlib import Path
@@ -135,7 +135,7 @@ print(f"SDPA {result['ratio']:.2f} × packing {1 / real:.2f} = {ratio:.2f} ({low
 tell("packed, SDPA", first_rate * ratio)
 
 # %% [markdown]
-# *Undecided*, as in the recording? So few characters leave SDPA little to save: packing is the gain. (Rates below are the first one times the ratios since, because a rate drifts from minute to minute.)
+# *Undecided*? The verdict says why. With so few characters, SDPA has little to save: packing is the gain. (Rates below are the first one times the ratios since, because a rate drifts from minute to minute.)
 #
 # ## What is left: the type, or the products?
 #
@@ -157,7 +157,7 @@ for run in panel.runs:
         tell(run.title, first_rate * ratio * gain.ratio, dtype=dtype)
 
 # %% [markdown]
-# If bf16 raises the factor *by type* and the rate hardly moves, the last factor falls: the suspect was innocent. The time isn't in large products, but in small operators (softmax, norms, additions) and in products too small to reach their roof. Fuse the former; make the latter larger, with a wider model or batch.
+# If bf16 raises the factor *by type* and the rate hardly moves, the last factor falls: the suspect was innocent. The time is probably in small operators (norms, additions) and in products too small to reach their roof. Fuse the former; make the latter larger, with a wider model or batch.
 #
 # The 20 minutes end here. Two appendices follow.
 #
@@ -197,7 +197,7 @@ for row in report.rows:
         print(f"{row.shape:18} {row.seconds * 1e3:6.2f} ms, {row.flops_per_s / roof:4.0%} of its roof")
 
 # %% [markdown]
-# (Above 100%: from the cache.) `cudnn_benchmark` and `compile_mode="max-autotune"` try several algorithms. Every thread and the driver: [Nsight Systems](../docs/articles.md#nsight-systems).
+# `cudnn_benchmark` and `compile_mode="max-autotune"` try several algorithms.
 
 # %% [markdown]
 # ### Puzzle ★★★: pad the layer

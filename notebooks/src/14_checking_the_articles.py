@@ -100,7 +100,7 @@ print(
 print(f"slice and crop_tensor: {touched[0]:.2f} -> {touched[1]:.2f} ms, alone worth {alone:.2f} times")
 
 # %% [markdown]
-# More than half of the drop is `shape`, which the fix does not touch: its slowest call, probably the first, is nearly all of its time. Leave out the slowest calls, and the two operators were 36% of the time; the fix makes the whole 1.35 times as fast. The rest of the 1.69 is noise: `fill_constant` was not touched, and fell from 3.17 to 2.28 ms. So the fix is worth about a third here, and the headline of 1.83 claims more.
+# More than half of the drop is `shape`, which the fix does not touch: its slowest call, probably the first, is nearly all of its time. Leave out the slowest calls, and the two operators were 36% of the time; the fix makes the whole 1.35 times as fast. The rest of the 1.69 is not the fix's: `fill_constant` was not touched, and fell from 3.17 to 2.28 ms. So the fix is worth about a third here, and the headline of 1.83 claims more.
 #
 # ## Listings that do not do what they say
 #
