@@ -3,7 +3,6 @@
 import difflib
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -48,7 +47,8 @@ def save(versions: Sequence[Version]) -> None:
 
 def edits(of: str = "edit") -> list[dict[str, str]]:
     """The lines of the course: `chapter`, `what`, `old`, `new`; `of="outside"`: what is set outside it."""
-    return tomllib.loads(machine.shipped("scripts/my_train.toml").read_text(encoding="utf-8"))[of]
+    text = machine.shipped("scripts/my_train.toml").read_bytes()
+    return msgspec.toml.decode(text, type=dict[str, list[dict[str, str]]])[of]
 
 
 def outside(chapter: str, own: Mapping[str, Value]) -> dict[str, Value]:
