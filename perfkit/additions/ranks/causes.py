@@ -160,18 +160,23 @@ def _in_turn(seen: RankSymptoms) -> Found:
 
 def _alike(seen: RankSymptoms) -> Found:
     """What every rank does for long, each by itself; next to a GPU, the host may only wait for it there."""
+    found = seen.lateness
+    if found is None or seen.first.device != "cpu":
+        return
     for part, cause in (("waiting", "all_wait_for_data"), ("own code", "all_do_the_same")):
+        at = PARTS.index(part)
         told = [line_of_most(state, LIMIT.by_itself[part]) for state in seen.states]
         line, share = min(told, key=lambda each: each[1])
-        is_told = seen.lateness is not None and seen.first.device == "cpu"
-        if not is_told or any(other != line for other, _ in told):
+        if any(other != line for other, _ in told):
             continue
+        if part == "own code":  # looks scatter: a line takes no more than its part of a mean step
+            share = min(share, *(spent.parts[at] / found.step_s for spent in found.spent))
         steps = [s for s in seen.first.steps if s.number > LIMIT.skipped and "evaluation" not in s.marks]
-        few = [steps[at] for at in few_with_most(np.array([s.parts[PARTS.index(part)] for s in steps]))]
+        few = [steps[n] for n in few_with_most(np.array([step.parts[at] for step in steps]))]
         begins = 2 * sum("new epoch" in step.marks for step in few) > len(few)
         if share >= (LIMIT.least if few or part == "waiting" else LIMIT.least_of_own):
             about = {"loader": seen.first.loader, "few": len(few), "steps": len(steps), "begins": begins}
-            yield _CAUSES.found(cause, place(line), share, text=text_at(line), **about)
+            yield _CAUSES.found(cause, place(line), share, text=text_at(line), late=found, **about)
 
 
 def _exchange(seen: RankSymptoms) -> Found:

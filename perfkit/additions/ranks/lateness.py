@@ -1,8 +1,7 @@
 """Who is late: the rank that waits least for the others, step by step.
 
-Ranks meet in each exchange, so all their steps take the same time, and a rank that has less to do looks as if
-its backward pass were long: there it waits. What all ranks spend in exchanges is communication; what a rank
-spends beyond the one that spends least is waiting for that one.
+Ranks meet in each exchange, so their steps take the same time: one that has less to do waits, as if its
+backward pass were long. What all exchange is communication; what one spends beyond the least is waiting.
 """
 
 from collections import Counter

@@ -11,8 +11,7 @@ from perfkit.additions.shared.lines import text_at
 _RANK = {"rank", "get_rank", "local_rank", "global_rank", "RANK", "LOCAL_RANK", "process_index"}
 """Names by which a script asks which rank it is, and those around them that say nothing more."""
 _PLAIN = {"int", "os", "environ", "get", "getenv", "dist", "torch", "distributed", "self", "args"}
-_GIVES = re.compile(r"\s*(for )?(?P<names>[\w., ]+?)( in | = )(?P<value>.*)")
-"""A line that gives names a value."""
+_GIVES = re.compile(r"\s*(for )?(?P<names>[\w., ]+?)( in | = )(?P<value>.*)")  # gives names a value
 
 
 def place(where: str) -> str:

@@ -100,8 +100,7 @@ def scale(
 ) -> Scaling:
     """Trains a script with each of these numbers of ranks, in turn.
 
-    `regime`: what is predicted; as the script does it if None. Raises `RunFailed` where fewer than two
-    numbers of ranks train.
+    `regime`: what is predicted; as the script does it if None. Raises `RunFailed` where only one trains.
     """
     seen, failures = _launched(script, counts, budget_s, progress or Progress())
     measured = [_ranks(count, launches) for count, launches in seen.items() if launches]

@@ -37,8 +37,7 @@ class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
     """What watching several ranks has shown.
 
     `ended`: whether the command came to its end meanwhile. `taken`: the share of the cores that other
-    programs took. `lateness` is None where too few steps were seen. `mechanisms`: proofs of switches that
-    were set.
+    programs took. `lateness`: None where too few steps were seen. `mechanisms`: proofs of what was set.
     """
 
     command: str
