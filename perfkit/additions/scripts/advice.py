@@ -17,8 +17,6 @@ from perfkit.show import units
 
 _LEAST_GAIN = 1.03  # a smaller one is not told from chance
 CAUSES = (*outside.CAUSES, *steps.CAUSES, *loading.CAUSES)
-_LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line", "loading_lines")
-"""Causes that are a part of the wait for data."""
 
 
 def findings(seen: Symptoms) -> list[Finding]:
@@ -28,7 +26,7 @@ def findings(seen: Symptoms) -> list[Finding]:
     found += [*steps.lines(seen, named), *loading.lines(seen, named)]
     if seen.evidence.data and seen.evidence.data.workers and seen.script.device == "cpu":
         # What workers do not load any more leaves their cores to the steps, which get faster, too.
-        found = [structs.replace(each, limit="") if each.cause in _LOADING else each for each in found]
+        found = [structs.replace(it, limit="") if it.cause in loading.LIMIT.waits else it for it in found]
     places = Counter(finding.where for finding in found)
     # Objects that are made in a cause are collected there.
     found = [each for each in found if each.cause != "automatic_collection" or places[each.where] == 1]

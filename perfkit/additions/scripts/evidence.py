@@ -44,8 +44,6 @@ BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded
 LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
 ALIKE = 0.7  # the part of the largest share from which on another one is about as large: looks scatter
 MUCH_MEMORY = 30e6
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
-_WEIGHTS = {"params", "param_names"}  # of a group of an optimizer: all else are its settings
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -226,7 +224,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         inquiry.is_counting = script.waits_for_device = False
         session.loaders.is_watched[0] = 0
     without_optimizer, frozen = _odd_weights(script, before)
-    groups = [{key: group[key] for key in sorted({*group} - _WEIGHTS)} for group in script.groups()]
+    groups = [{key: group[key] for key in sorted({*group} - {*LIMIT.weights})} for group in script.groups()]
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -376,7 +374,7 @@ def _odd_weights(script: Script, before: Mapping[int, torch.Tensor]) -> tuple[fl
 
 def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:
     """Seconds of the passes that functions of the user's took as hooks of a module, by the line."""
-    held = [getattr(part, kind) for part in script.modules() for kind in _HOOKS]
+    held = [getattr(part, kind) for part in script.modules() for kind in LIMIT.hooks]
     codes = [getattr(hook, "__code__", None) for hooks_of_part in held for hook in hooks_of_part.values()]
     functions = {(users(code.co_filename), code.co_qualname) for code in codes if code}
     seconds = defaultdict[str, float](float)

@@ -1,7 +1,4 @@
-"""The places at which a script's torch is listened to, and the check that they are as this code expects.
-
-Most are private: where a new version of torch has changed them, a script is refused in words.
-"""
+"""Where a script's torch is listened to, mostly at private names, and the check that they are as expected."""
 
 import functools
 import inspect
@@ -21,7 +18,7 @@ WRAPPED, USED, READ = TABLES["wrapped"], TABLES["used"], TABLES["read"]["names"]
 
 
 def check() -> None:
-    """Raises `RunFailed` if this version of torch is not as the hooks expect."""
+    """Raises `RunFailed` if this version of torch is not as the hooks expect: it may be a new one."""
     if problem := next(_problems(), ""):
         raise failed("torch", version=torch.__version__, problem=problem)
 
@@ -77,8 +74,7 @@ def listen(part: Any, name: str) -> None:
 class ModuleCalls:
     """Calls of modules, as a script makes them: at `_compiled_call_impl`, where torch looks first.
 
-    A module's class, hooks and parameters stay as they are. It is not a patched `Module.__call__`, nor a
-    function: a `torch.compile(model)` of the script would trace it.
+    A module stays as it is. A patched `Module.__call__`, or a function, would be traced by `torch.compile`.
     """
 
     def __init__(self, unknown: Callable[..., Any]) -> None:

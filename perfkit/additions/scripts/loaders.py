@@ -181,7 +181,6 @@ def _objects(value: Any) -> int:
 
 ARGUMENTS: dict[str, str] = hooks.TABLES["arguments"]  # switches that are arguments of `DataLoader`
 _SEEN, _KEEPS_WORKERS = "_perfkit_seen", "_perfkit_keeps_workers"  # what is noted at a loader
-_OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 
 
 class Loaders(Part):
@@ -216,7 +215,7 @@ class Loaders(Part):
             changes.pop("batch_size", None)
         arguments |= changes
         if not arguments.get("num_workers"):
-            arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
+            arguments = {name: value for name, value in arguments.items() if name not in LIMIT.of_workers}
         plain(**arguments)
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

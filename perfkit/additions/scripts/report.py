@@ -15,7 +15,6 @@ from perfkit.show import units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
-_BAR = 30  # characters of a whole bar
 _MOST_LINES = 8  # of a script that are listed
 _OF_RUN = {"evaluation": EVALUATION, "start": EPOCHS, "checkpoint": CHECKPOINTS}  # of a line: else its steps
 
@@ -65,7 +64,7 @@ def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
 
 def _run(seen: Any) -> Iterator[Content]:
     run = seen.run
-    rows = _rows(SENTENCES.run(run, _BAR))
+    rows = _rows(SENTENCES.run(run))
     yield Table(("part of the run", "time", "of the run", ""), rows, note=str(SENTENCES.run_note(run)))
     yield str(SENTENCES.seen(seen))
 

@@ -31,8 +31,7 @@ WAITING = ("waiting", "sampler", "data set", "collate")  # for a batch; made out
 class ScriptStep:
     """One step, from the end of the one before to its own end, by the host's clock; `updated` in optimizers.
 
-    `samples` are those that were loaded, or went into the model (`forward_samples`) without a loader.
-    `spent`: seconds by part, as of `doing`. `marks`: `new epoch`, `evaluation`, `checkpoint`, `compilation`.
+    `samples`: loaded; `forward_samples`: in the model, without a loader. `spent`: seconds by part (`doing`).
     """
 
     seconds: float = 0.0
@@ -40,7 +39,7 @@ class ScriptStep:
     forward_samples: int = 0
     updated: float = 0.0
     spent: dict[str, float] = field(default_factory=functools.partial(defaultdict, float))
-    marks: set[str] = field(default_factory=set)
+    marks: set[str] = field(default_factory=set)  # `new epoch`, `evaluation`, `checkpoint`, `compilation`
 
     @property
     def waited(self) -> float:
@@ -58,8 +57,7 @@ class ScriptStep:
 class StepDetector:
     """Counts steps and hands each to a listener at its end.
 
-    A training step ends with the last optimizer of a cycle, which is known once the cycle begins again: the
-    first step is handed over together with the second.
+    A step ends with the last optimizer of a cycle, which the next cycle shows: the first two come together.
     """
 
     def __init__(self, listener: Callable[[list[ScriptStep]], None], usual: int) -> None:
@@ -142,27 +140,24 @@ def is_capturing() -> bool:
 
 
 class Script(View, Part):
-    """What is known of the script, as its parts see it: a subject of `Procedures`.
-
-    `toggles`: set from outside. `optimizers`: have made a step. `losses`: roots of first backward passes.
-    """
+    """What is known of the script, as its parts see it: a subject of `Procedures`."""
 
     phases = staticmethod(contextlib.nullcontext[None])  # the parts of a step have no names in a profile
 
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
         super().__init__(model=nn.ModuleList())  # those that the script calls itself
         self.settings, self.files = settings, files
-        self.toggles = settings["toggles"]
+        self.toggles = settings["toggles"]  # set from outside
         self.notes: list[str] = []
         self.sites = defaultdict[str, list[Site]](list)  # distinct first calls by role: a GAN has several
         self._looks = Counter[str]()
         self.steps = StepDetector(lambda new: self.tell(lambda part: part.on_steps(new)), settings["samples"])
         self.parts: list[Part] = [self]
-        self.optimizers: list[Any] = []
+        self.optimizers: list[Any] = []  # have made a step
         self.new_optimizers = 0  # how many were made for weights that another one had trained
         self.unused_graphs = 0  # steps whose gradients had a graph of their own that nothing went through
         self.backwards = 0
-        self.losses: list[torch.Tensor] = []
+        self.losses: list[torch.Tensor] = []  # roots of the first backward passes
         self.samples_per_step = 0  # of a typical one
         self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
         self.is_timed = False  # whether the steps under way are timed: then nothing is walked or listed
@@ -180,10 +175,8 @@ class Script(View, Part):
     @contextlib.contextmanager
     def doing(self, part: str) -> Iterator[None]:
         """Counts the time of a part of a step, without that of parts within it."""
-        outer = self.part
-        outer_inner_s = self._inner_s
-        self.part = part
-        self._inner_s = 0.0
+        outer, outer_inner_s = self.part, self._inner_s
+        self.part, self._inner_s = part, 0.0
         start = clock()
         try:
             yield

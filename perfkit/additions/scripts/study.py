@@ -80,10 +80,7 @@ class Pacer:
         child.after_slice = pace.note
 
     def slice_of(self, child: WatchedScript, samples: int, seconds: float) -> dict[str, float]:
-        """What a slice is: equal samples for all sides, from the same place of epochs on, if it is near.
-
-        Steps may get slower within an epoch, so that slices from different places of it tell nothing.
-        """
+        """The next slice, from the same place of epochs if it is near: steps may get slower within one."""
         pace = self._paces[child]
         paces = self._alive().values()
         place = child.ask("reach", samples=0)

@@ -93,7 +93,6 @@ class WatchedScript(Conversation):
 
     It works in a mirror of its folder, so that what it writes is thrown away; experiment trackers are off.
     Questions are methods of `questions.Questions`; they wait for the script's second step.
-
     `toggles`: switches that are set from outside. `seed`: of torch, Python and NumPy. `known`: of another
     process of it. `observers`: what is made in its process to look at it further, as `module:name`.
     """
@@ -114,8 +113,8 @@ class WatchedScript(Conversation):
         self._files = tempfile.TemporaryDirectory(prefix="perfkit-", ignore_cleanup_errors=True)
         self.folder = Path(self._files.name)  # only for this process; its mirror of the user's folder, too
         self._mirror = os.path.realpath(self.folder / "files")
-        sites = [site for site in known.sites if site.frames] if known else []
-        loaders = [site.frames[0] for site in sites if site.role == "loader"]
+        sites = known.sites if known else []
+        loaders = [site.frames[0] for site in sites if site.frames and site.role == "loader"]
         settings = {
             "toggles": dict(toggles or {}),
             "variables": Recipe().replace(**(toggles or {})).environment(),

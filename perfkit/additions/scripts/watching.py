@@ -98,8 +98,7 @@ def _tried(session: ScriptSession, result: Watched) -> Watched:
         return _warned(result, "nothing was tried, as no switch is suggested")
     if side_s > 2 * TRY_S:
         return _warned(result, f"nothing was tried, as a start takes {side_s:.0f} s: use perfkit referee")
-    source = session.source
-    base = source.baseline()
+    source, base = session.source, session.source.baseline()
     recipes = [(UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
     rule = replace(source.plan.rule, budget=Budget(TRY_S), cached=0)
     plain, *runs = session.measure(staging.recipe_stages(recipes, source.target), rule)
