@@ -41,6 +41,7 @@ class DataFacts(msgspec.Struct, kw_only=True):
     is_iterable: bool = False
     is_split: bool = False
     can_batch: bool = False
+    batches: int = 0
     generators: list[str] = []
     in_memory: list[str] = []
     objects: int = 0
@@ -127,6 +128,7 @@ def data_facts(loader: Any, asked_worker: int) -> DataFacts:
     count = -1
     with contextlib.suppress(Exception):  # iterable ones have none
         count = len(dataset)
+        facts.batches = len(loader)
     for name, value in _held(dataset):
         if isinstance(value, _GENERATORS):
             facts.generators.append(name)

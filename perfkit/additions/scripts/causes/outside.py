@@ -21,7 +21,7 @@ def _starts_of_epochs(seen: Symptoms) -> Found:
     epochs = len(seen.run.epochs)
     if epochs > 1 and share >= LEAST:
         cause = "workers_restart" if data and data.workers and not data.keeps_workers else "epochs_start"
-        if epochs >= 0.9 * seen.run.steps:
+        if epochs >= 0.9 * seen.run.steps and not (data and data.batches == 1):
             cause = "epoch_in_each_step"
         yield _CAUSES.found(cause, seen.site("loader"), share, seen=seen)
 

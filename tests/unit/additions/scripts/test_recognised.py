@@ -101,6 +101,25 @@ def test_workers_that_go_on_are_not_said_to_be_started_in_each_epoch():
     assert slow.cause == "epochs_start"
 
 
+def test_a_new_epoch_in_each_step_is_no_mistake_where_an_epoch_is_one_batch():
+    run = Account(parts={"steps": 2.0, "starts of epochs": 8.0}, steps=40, epochs=[*range(1, 41)])
+    data = DataFacts(kind="Files", workers=0, batches=2)
+    (mistake,) = findings(seen(run, data=data))
+    assert mistake.cause == "epoch_in_each_step"
+    (meant,) = findings(seen(run, data=msgspec.structs.replace(data, batches=1)))
+    assert (meant.cause, meant.change) == (
+        "epochs_start",
+        "an epoch is one batch: keep it, and train on it again",
+    )
+    (restarted,) = findings(seen(run, data=msgspec.structs.replace(data, batches=1, workers=1)))
+    assert restarted.cause == "workers_restart"
+
+
+@pytest.mark.parametrize(("rows", "batches"), [([1], 1), ([1, 2, 3], 2)])
+def test_how_many_batches_an_epoch_has(rows, batches):
+    assert data_facts(torch.utils.data.DataLoader(rows, batch_size=2), 0).batches == batches
+
+
 def test_a_loader_keeps_its_workers_if_an_iterator_of_it_begins_again():
     loaders = Loaders.__new__(Loaders)
     loaders._script = a_script()
