@@ -26,6 +26,7 @@ class Models(Part):
     def __init__(self, script: Script) -> None:
         self._script = script
         self.is_compiled = False
+        self._trained_in_eval = set[nn.Module]()  # gradients have come back through them in that mode
         self._device_type = "cpu"  # a script's own answer would list all parameters
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
         self._fed = 0  # samples of the largest input for the next backward pass
@@ -48,11 +49,15 @@ class Models(Part):
             is_model = any(p.requires_grad for p in module.parameters())
             is_script = isinstance(module, torch.jit.ScriptModule)
             if is_model and script.steps.are_first and not script.steps.in_backward and not is_script:
-                if torch.is_grad_enabled() and module.training:
+                if self._trains(module):
                     call = self._adopt(module)
                 else:
                     script.tell(lambda part: part.on_evaluation())
+                    call = functools.partial(self._followed, module, call)
             return call(*args, **kwargs)
+
+    def _trains(self, model: nn.Module) -> bool:
+        return torch.is_grad_enabled() and (model.training or model in self._trained_in_eval)
 
     def _adopt(self, model: Any) -> Callable[..., Any]:
         script = self._script
@@ -84,7 +89,7 @@ class Models(Part):
         script, steps = self._script, self._script.steps
         if steps.in_backward:  # computed again, by checkpointing
             return call(*args, **kwargs)
-        if not (torch.is_grad_enabled() and model.training):
+        if not self._trains(model):
             return self._evaluated(model, call, *args, **kwargs)
         script.tell(lambda part: part.on_training())
         steps.begin()
@@ -104,13 +109,30 @@ class Models(Part):
     def _evaluated(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
         script.tell(lambda part: part.on_evaluation())
-        script.note_call("evaluation")
+        script.note_call("evaluation with gradients" if torch.is_grad_enabled() else "evaluation")
+        with script.doing("evaluation"):
+            output = self._followed(model, call, *args, **kwargs)
         if not model.training:
             script.steps.now.marks.add("evaluation")
-            if torch.is_grad_enabled():
-                script.note_call("evaluation with gradients")
-        with script.doing("evaluation"):
-            return call(*args, **kwargs)
+        return output
+
+    def _followed(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call that seems to evaluate; gradients that come back to it show that it trains, in eval mode."""
+        step = self._script.steps.now
+        was_marked = "evaluation" in step.marks
+
+        def trains(_gradients: Any) -> None:
+            self._trained_in_eval.add(model)
+            self._script.sites.pop("evaluation with gradients", None)
+            if not was_marked:  # by an evaluation before it
+                step.marks.discard("evaluation")
+                step.spent["evaluated"] = 0.0
+
+        output = call(*args, **kwargs)
+        for tensor in tensors(output):
+            if tensor.grad_fn is not None:
+                tensor.grad_fn.register_prehook(trains)
+        return output
 
     def on_backward(self) -> None:
         self._script.steps.now.forward_samples += self._fed

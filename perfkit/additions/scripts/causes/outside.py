@@ -11,8 +11,9 @@ def _evaluation(seen: Symptoms) -> Found:
     run = seen.run
     share = run.running(EVALUATION)
     if share >= LEAST:
+        where = seen.site("evaluation") or seen.site("evaluation with gradients")
         cause = "evaluation" if run.evaluations <= run.steps / 2 else "frozen_model"
-        yield _CAUSES.found(cause, seen.site("evaluation"), share, seen=seen)
+        yield _CAUSES.found(cause, where, share, seen=seen)
 
 
 def _starts_of_epochs(seen: Symptoms) -> Found:

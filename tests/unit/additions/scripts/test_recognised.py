@@ -14,7 +14,7 @@ from perfkit.additions.scripts.advice import findings
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.evidence import Evidence, Growth, Symptoms
 from perfkit.additions.scripts.loaders import DataFacts, Loaders, Loading, data_facts
-from perfkit.additions.scripts.messages import ScriptFacts
+from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.additions.scripts.run_account import OWN, Account
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.scripts.training import Updates
@@ -118,6 +118,14 @@ def test_a_new_epoch_in_each_step_is_no_mistake_where_an_epoch_is_one_batch():
 @pytest.mark.parametrize(("rows", "batches"), [([1], 1), ([1, 2, 3], 2)])
 def test_how_many_batches_an_epoch_has(rows, batches):
     assert data_facts(torch.utils.data.DataLoader(rows, batch_size=2), 0).batches == batches
+
+
+def test_an_evaluation_that_has_gradients_throughout_has_its_line():
+    run = Account(parts={"steps": 2.0, "evaluation": 8.0}, steps=40, evaluations=4)
+    site = Site("evaluation with gradients", [Frame("/home/me/train.py", 7, 7, 0, 9)])
+    script = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=[site])
+    places = {each.cause: each.where for each in findings(msgspec.structs.replace(seen(run), script=script))}
+    assert places["evaluation"] == "train.py:7"
 
 
 def test_a_loader_keeps_its_workers_if_an_iterator_of_it_begins_again():

@@ -1,0 +1,98 @@
+"""Which calls of models train: told by whether gradients come back to them, in whatever mode they are."""
+
+import pytest
+import torch
+from torch import nn
+
+from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts.script import Part, Script
+from perfkit.additions.scripts.training import Models
+
+ROWS = torch.ones(4, 2)
+
+
+class Steps(Part):
+    """The steps that a script has taken."""
+
+    def __init__(self):
+        self.taken = []
+
+    def on_steps(self, steps):
+        self.taken += steps
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """One whose models are seen, while its backward passes are torch's own."""
+    monkeypatch.setattr(hooks, "listen", lambda part, name: None)
+    monkeypatch.setattr(nn.Module, "_compiled_call_impl", None)
+    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    script.seen = Steps()
+    script.parts += [Models(script), script.seen]
+    return script
+
+
+def train(script, loss, steps=4):
+    """Steps with this loss, and what was in them."""
+    before = len(script.seen.taken)
+    for _ in range(steps):
+        loss().backward()
+        script.steps.updated("SGD")
+    script.steps.begin()
+    return script.seen.taken[before:]
+
+
+def in_training(script, steps):
+    """Whether these steps are a training, and nothing else is in them."""
+    are_marked = any("evaluation" in step.marks for step in steps)
+    return not are_marked and steps[-1].spent["forward"] > 0 and not script.sites["evaluation with gradients"]
+
+
+@pytest.mark.parametrize("first", ["train", "eval"])
+def test_a_model_that_trains_in_eval_mode_is_not_taken_for_an_evaluation(script, first):
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    if first == "train":
+        assert in_training(script, train(script, lambda: model(ROWS).sum()))
+    model.eval()
+    assert in_training(script, train(script, lambda: model(ROWS).sum()))
+    with torch.no_grad():
+        model(ROWS)
+    (step,) = train(script, lambda: model(ROWS).sum(), steps=1)
+    assert "evaluation" in step.marks, "without gradients it evaluates all the same"
+
+
+def test_a_model_with_a_part_in_eval_mode_trains(script):
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    model[1].eval()
+    assert in_training(script, train(script, lambda: model(ROWS).sum()))
+    model.eval()
+    head = nn.Linear(3, 1)  # the script calls both
+    assert in_training(script, train(script, lambda: head(model(ROWS)).sum()))
+
+
+def test_a_discriminator_in_eval_mode_through_which_a_generator_trains_does_not_evaluate(script):
+    generator, discriminator = nn.Linear(2, 2), nn.Linear(2, 1)
+    train(script, lambda: discriminator(generator(ROWS)).sum())
+    discriminator.eval()
+    assert in_training(script, train(script, lambda: discriminator(generator(ROWS)).sum()))
+
+
+def test_acting_without_gradients_between_steps_is_no_evaluation(script):
+    policy = nn.Linear(2, 2)
+
+    def loss():
+        with torch.no_grad():
+            acted = policy(ROWS)
+        return policy(acted).sum()
+
+    assert in_training(script, train(script, loss))
+
+
+def test_outputs_that_keep_their_graphs_and_are_not_trained_on_are_an_evaluation(script):
+    model = nn.Linear(2, 2)
+    train(script, lambda: model(ROWS).sum())
+    model.eval()
+    kept = [model(ROWS) for _ in range(3)]
+    model.train()
+    (step,) = train(script, lambda: model(ROWS).sum(), steps=1)
+    assert kept and "evaluation" in step.marks and script.sites["evaluation with gradients"]
