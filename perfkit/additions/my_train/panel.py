@@ -69,7 +69,7 @@ def my_train(
     said += map(Notice, sentences.notices([result.a, result.b]))
     said += figures.headline([result.a, result.b]), diff, f"Verdict: {verdict.outcome}: {verdict.reason}."
     if not whole:  # which says nothing of the last edit
-        versions, remarks = _decided(versions, now, result, verdict.outcome, keep)
+        versions, remarks = _decided(versions, now, result, verdict, keep)
         said += remarks
     chart = steps.chart(versions, result.ratio if whole else None)
     return Shown(versions, [*said, chart, Section("Details", verdict.sections(result)[:-1], folded=True)])
@@ -108,11 +108,14 @@ def _measured(
 
 
 def _decided(
-    versions: list[Version], now: Version, result: Comparison, outcome: Outcome, keep: bool
+    versions: list[Version], now: Version, result: Comparison, verdict: RefereeVerdict, keep: bool
 ) -> tuple[list[Version], list[str]]:
     """The versions, with the new one if it is kept, or else what to do. Those that are kept are stored."""
-    is_wanted = keep and outcome != Outcome.TRAINS_DIFFERENTLY
-    if outcome != Outcome.FASTER and is_wanted:
+    outcome = verdict.outcome
+    if outcome == Outcome.TRAINS_DIFFERENTLY:  # which `keep` does not cover
+        allow = ", ".join(f'"{one.name}"' for one in verdict.differences)
+        return versions, [f"It is not kept: undo it or, if that is meant, add `allow=[{allow}]` to the call."]
+    if outcome != Outcome.FASTER and keep:
         now = structs.replace(now, what=f"{now.what}, kept by you ({outcome})")
     elif outcome != Outcome.FASTER:
         if now.text == versions[-1].text:

@@ -7,6 +7,7 @@ import pytest
 
 from perfkit.additions.my_train import panel, steps
 from perfkit.additions.referee.match import Match
+from perfkit.additions.referee.behaviour import Difference
 from perfkit.errors import InvalidValue
 from perfkit.machine import devices
 from perfkit.notebook import my_train
@@ -22,7 +23,8 @@ def compared(tmp_path, data_dir, monkeypatch):
     """A folder of the learner's, and what would be measured there; `outcome` is the verdict to come."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(panel, "photo_folder", lambda count: "")
-    asked = SimpleNamespace(outcome="faster", sides=[], allowed=set(), file=tmp_path / steps.NAME)
+    asked = SimpleNamespace(outcome="faster", differences=[], sides=[], allowed=set())
+    asked.file = tmp_path / steps.NAME
     before, after = session()[:2]
 
     def compare(match, progress):
@@ -36,6 +38,7 @@ def compared(tmp_path, data_dir, monkeypatch):
             outcome=asked.outcome,
             reason=f"so it is: {match.longer}",
             sections=lambda result: ["proof", "verdict"],
+            differences=asked.differences,
         )
         result = Comparison(before, after, after.pairing("previous"))
         return SimpleNamespace(comparison=result, verdict=lambda precision: verdict)
@@ -63,6 +66,10 @@ def find_code(shown):
 
 
 def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
+def find_text(shown):
+    return "\n".join(part for part in shown.sections() if isinstance(part, str))
+
+
     my_train()
     start = compared.file.read_text()
     edit(compared.file, "drop_last=True)", "drop_last=True, num_workers=1)")
@@ -147,6 +154,19 @@ def test_what_is_not_faster_is_kept_only_if_the_learner_says_so_and_what_trains_
 
 
 @pytest.mark.parametrize(
+def test_what_trains_differently_is_allowed_by_its_names_and_not_by_keep(compared):
+    """`keep` does not cover it: who is told to use it waits a minute for the same sentence."""
+    my_train()
+    compared.outcome = "trains differently"
+    compared.differences = [Difference("samples", "64, not 32", allowed=True), Difference("updates", "half")]
+    edit(compared.file, "batch_size=32", "batch_size=64")
+    for shown in (my_train(allow=["samples"]), my_train(keep=True), my_train(batch_size=64)):
+        assert 'add `allow=["samples", "updates"]` to the call' in find_text(shown)
+        assert "keep=True" not in find_text(shown) and len(shown.found) == len(steps.load()) == 1
+    my_train(restore="00")
+    assert 'add `allow=["samples", "updates"]`' in find_text(my_train(batch_size=64)), "without an edit, too"
+
+
     ("gpus", "old", "new", "is_measured"),
     [
         ([], "drop_last=True)", "drop_last=True, pin_memory=device == 'cuda')", False),
