@@ -44,9 +44,9 @@ def walked(chapter: str, folder: Path) -> float:
     return seconds
 
 
-def climbed() -> str:
+def climbed(folder: Path) -> str:
     """How far the file has climbed, by the comparisons of its versions."""
-    versions, total = steps.load(), 1.0
+    versions, total = steps.load(folder / steps.NAME), 1.0
     for version in versions:
         total *= version.gain.ratio if version.gain else 1.0
     return f"{total:.2f} times as fast as the plain loop, {max(0, len(versions) - 1)} lines kept"
@@ -54,7 +54,8 @@ def climbed() -> str:
 
 def bare(folder: Path, runs: int) -> str:
     """The first file and the last, each run by Python alone, in turn."""
-    first, last = steps.load()[0], steps.load()[-1]
+    versions = steps.load(folder / steps.NAME)
+    first, last = versions[0], versions[-1]
     seconds: dict[str, list[float]] = {"first": [], "last": []}
     for _ in range(runs):
         for name, version in (("first", first), ("last", last)):
@@ -89,7 +90,7 @@ def main() -> None:
             for chapter in CHAPTERS:
                 seconds = walked(chapter, folder)
                 total += seconds
-                print(f"{chapter}  {seconds:6.0f} s  {climbed()}", flush=True)
+                print(f"{chapter}  {seconds:6.0f} s  {climbed(folder)}", flush=True)
                 if beside and beside.poll() is not None:
                     print("    the command beside it has ended: what follows is without it", flush=True)
             print(f"all {total:6.0f} s without reading")

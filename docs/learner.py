@@ -23,12 +23,12 @@ class Learner:
         self.file, self.chapter, self.compared = folder / NAME, chapter, 0
         names = ["00", *dict.fromkeys(edit["chapter"] for edit in steps.edits())]
         earlier = [name for name in names if chapter.isdigit() and name < chapter]
-        if earlier and not steps.load():
+        if earlier and not steps.load(self.file):
             last = earlier[-1]
-            what = "the plain loop" if last == "00" else f"as after {last}"
+            what = "the plain loop" if last == "00" else f"the file after {last}"
             first = Version(steps.after(last), steps.outside(last, {}), what)
             self.file.write_text(first.text, encoding="utf-8")
-            steps.save([first])
+            steps.save([first], self.file)
 
     def before(self, cell: Any, **_: Any) -> None:
         """Makes the edits that a cell compares; called before each cell is run."""
@@ -39,7 +39,7 @@ class Learner:
         edits = [edit for edit in edits if int(edit.get("cell", "1")) == self.compared]
         if not edits:
             return
-        text = steps.load()[-1].text
+        text = steps.load(self.file)[-1].text
         for edit in edits:
             if text.count(edit["old"]) != 1:
                 raise ValueError(f"{NAME} has no line for the edit of {self.chapter}: {edit['old'].strip()}")
@@ -49,7 +49,7 @@ class Learner:
 
     def finish(self, notebook: Any) -> None:
         """Takes out what was not kept, and says above the outputs what was done for the page."""
-        if versions := steps.load():
+        if versions := steps.load(self.file):
             self.file.write_text(versions[-1].text, encoding="utf-8")
         for cell in notebook.cells:
             if cell.metadata.pop("edited", False):

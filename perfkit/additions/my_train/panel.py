@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import structs
 
 from perfkit.additions.my_train import steps
-from perfkit.additions.my_train.steps import NAME, Version
+from perfkit.additions.my_train.steps import HERE, NAME, Version
 from perfkit.additions.referee.match import ScriptSide, Terms, matched
 from perfkit.additions.referee.verdict import Outcome, RefereeVerdict
 from perfkit.additions.scripts.watched import Launch
@@ -44,17 +44,14 @@ def my_train(
         budget_s: seconds for measuring, a minute if None.
         switches: what is set outside the file from now on, such as `wait_policy="passive"`.
     """
-    file, switches = Path(NAME), steps.outside(restore or "00", switches)
-    versions, said = steps.load(), list[Content]()
-    if restore is not None or not file.exists():
-        said, versions = [_written(file, steps.after(restore or "00"))], []
-    text = file.read_text(encoding="utf-8-sig")
-    if not versions:
-        versions = [Version(text, switches, f"as after {restore}" if restore else "the plain loop")]
-        steps.save(versions)
-        return Shown(versions, [*said, Code(text, "python"), _HOW])
+    outside = steps.outside(restore or "00", switches)
+    said = list[Content]()
+    versions = steps.load()
+    if restore is not None or not HERE.exists() or not versions:
+        return _started(restore, outside, said)
+    text = HERE.read_text(encoding="utf-8-sig")
     before = versions[0] if whole else versions[-1]
-    now = Version(text, {**versions[-1].switches, **switches})
+    now = Version(text, {**versions[-1].switches, **outside})
     if (now.text, now.switches) == (before.text, before.switches):
         what = f"Your turn: {NAME} hasn't changed since the last comparison. {_HOW}"
         return Shown(versions, [*said, what, steps.chart(versions)])
@@ -73,6 +70,25 @@ def my_train(
         said += remarks
     chart = steps.chart(versions, result.ratio if whole else None)
     return Shown(versions, [*said, chart, Section("Details", verdict.sections(result)[:-1], folded=True)])
+
+
+def _started(restore: str | None, outside: dict[str, Value], said: list[Content]) -> Shown[list[Version]]:
+    """Starts a climb. The file is written if there is none, or as it is after a chapter."""
+    dropped = steps.load()
+    others = {version.place for version in steps.load(None)} - {"", str(HERE.resolve())}
+    if restore is not None or not HERE.exists():
+        said.append(_written(HERE, steps.after(restore or "00")))
+    if len(dropped) > 1:
+        names = "; ".join(version.what for version in dropped[1:])
+        said.append(f"The climb starts again, without what was kept: {names}.")
+    elif others:
+        said.append(f"A new climb starts. Those of other files are kept: {', '.join(sorted(others))}.")
+    text = HERE.read_text(encoding="utf-8-sig")
+    changed = f"the file after {restore}" if restore else "your first version"
+    what = "the plain loop" if text == steps.after("00") else changed
+    versions = [Version(text, outside, what)]
+    steps.save(versions)
+    return Shown(versions, [*said, Code(text, "python"), _HOW])
 
 
 def _written(file: Path, text: str) -> str:
@@ -94,8 +110,7 @@ def _measured(
 ) -> tuple[Comparison, RefereeVerdict]:
     """Measures two versions in turn."""
     photo_folder(steps.PHOTOS)  # a measured script may not write there
-    file = Path(NAME).resolve()
-    old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
+    old, new = (Launch(NAME, replaced=((HERE.resolve(), one.text.encode()),)) for one in (before, now))
     sides = ScriptSide(old, "before", before.switches), ScriptSide(new, "the edited file", now.switches)
     match = matched(*sides, Terms(allowed=allow))
     rule = match.plan.rule

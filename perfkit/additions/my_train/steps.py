@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -17,6 +18,7 @@ from perfkit.show import units
 from perfkit.show.style import BLUE, Figure, Look, Row
 
 NAME = "my_train.py"
+HERE = Path(NAME)  # in the working directory
 PHOTOS = 256  # JPEG files that it trains on
 _FILE = "my_train/climb.json"
 _MULTIPLIED = Look("gains multiplied", BLUE)
@@ -33,16 +35,21 @@ class Version(msgspec.Struct, frozen=True):
     what: str = "the plain loop"
     gain: Ratio | None = None  # against the version before
     rate: float | None = None
+    place: str = ""  # of the file; "" in climbs that were stored without it
 
 
-def load() -> list[Version]:
-    """The versions in their order; none before the first."""
-    return kept.load(_FILE, list[Version], 'pk.my_train(restore="00") then starts the climb again') or []
+def load(file: Path | None = HERE) -> list[Version]:
+    """The versions of a file in their order, none before the first; with None, those of all files."""
+    stored = kept.load(_FILE, list[Version], 'pk.my_train(restore="00") then starts the climb again') or []
+    return [version for version in stored if file is None or version.place in ("", str(file.resolve()))]
 
 
-def save(versions: Sequence[Version]) -> None:
-    """Keeps the versions for other notebooks and later days."""
-    kept.save(_FILE, versions)
+def save(versions: Sequence[Version], file: Path = HERE) -> None:
+    """Keeps the versions of a file for other notebooks and later days; those of other files stay."""
+    place = str(file.resolve())
+    with kept.alone(_FILE):
+        others = [version for version in load(None) if version.place not in ("", place)]
+        kept.save(_FILE, [*others, *(msgspec.structs.replace(version, place=place) for version in versions)])
 
 
 def edits(of: str = "edit") -> list[dict[str, str]]:

@@ -1,13 +1,14 @@
 """The learner's file: written once, compared with what was kept, and the climb grows with what is faster."""
 
 import itertools
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from perfkit.additions.my_train import panel, steps
-from perfkit.additions.referee.match import Match
 from perfkit.additions.referee.behaviour import Difference
+from perfkit.additions.referee.match import Match
 from perfkit.errors import InvalidValue
 from perfkit.machine import devices
 from perfkit.notebook import my_train
@@ -37,8 +38,8 @@ def compared(tmp_path, data_dir, monkeypatch):
         verdict = SimpleNamespace(
             outcome=asked.outcome,
             reason=f"so it is: {match.longer}",
-            sections=lambda result: ["proof", "verdict"],
             differences=asked.differences,
+            sections=lambda result: ["proof", "verdict"],
         )
         result = Comparison(before, after, after.pairing("previous"))
         return SimpleNamespace(comparison=result, verdict=lambda precision: verdict)
@@ -65,11 +66,11 @@ def find_code(shown):
     return next(part.text for part in shown.sections() if isinstance(part, Code))
 
 
-def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
 def find_text(shown):
     return "\n".join(part for part in shown.sections() if isinstance(part, str))
 
 
+def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
     my_train()
     start = compared.file.read_text()
     edit(compared.file, "drop_last=True)", "drop_last=True, num_workers=1)")
@@ -153,7 +154,6 @@ def test_what_is_not_faster_is_kept_only_if_the_learner_says_so_and_what_trains_
         assert find(shown.sections(), Figure, "climb").alt.endswith("Nothing is kept yet.")
 
 
-@pytest.mark.parametrize(
 def test_what_trains_differently_is_allowed_by_its_names_and_not_by_keep(compared):
     """`keep` does not cover it: who is told to use it waits a minute for the same sentence."""
     my_train()
@@ -167,6 +167,7 @@ def test_what_trains_differently_is_allowed_by_its_names_and_not_by_keep(compare
     assert 'add `allow=["samples", "updates"]`' in find_text(my_train(batch_size=64)), "without an edit, too"
 
 
+@pytest.mark.parametrize(
     ("gpus", "old", "new", "is_measured"),
     [
         ([], "drop_last=True)", "drop_last=True, pin_memory=device == 'cuda')", False),
@@ -213,6 +214,49 @@ def test_who_joins_late_gets_the_file_of_a_chapter_and_loses_nothing(compared):
     assert shown.found[0].switches == {"wait_policy": "passive"}, "a worker needs threads that sleep"
     with pytest.raises(InvalidValue, match="00, 02, 03"):
         my_train(restore="99")
+
+
+def test_each_file_has_its_climb(compared, tmp_path, monkeypatch):
+    """The data folder is one for all working directories: another one's file does not end this climb."""
+    my_train()
+    edit(compared.file, "lr=0.05", "lr=0.06")
+    kept = my_train().found
+    assert len(kept) == 2
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    (other / steps.NAME).write_text("print(1)")
+    shown = my_train()
+    assert [version.what for version in shown.found] == ["your first version"], "it is not the plain loop"
+    assert f"Those of other files are kept: {compared.file.resolve()}." in find_text(shown)
+    assert len(steps.load()) == 1 and len(compared.sides) == 1
+    monkeypatch.chdir(tmp_path)
+    assert [version.text for version in steps.load()] == [version.text for version in kept]
+    assert "Your turn" in repr(my_train())
+
+
+@pytest.mark.parametrize("restore", [None, "00"])
+def test_a_climb_that_starts_again_says_what_it_is_without(restore, compared):
+    my_train()
+    edit(compared.file, "lr=0.05", "lr=0.06")
+    assert "starts again" not in repr(my_train())
+    what = steps.load()[-1].what
+    if restore is None:
+        compared.file.unlink()
+    said = find_text(my_train(restore=restore))
+    assert f"The climb starts again, without what was kept: {what}." in said and "Wrote" in said
+    assert len(steps.load()) == 1
+
+
+def test_a_climb_that_was_stored_without_its_file_goes_on(compared, data_dir):
+    compared.file.write_text("print(1)")
+    (data_dir / "my_train").mkdir()
+    old = [{"text": "print(0)"}, {"text": "print(1)", "what": "one"}]
+    (data_dir / "my_train" / "climb.json").write_text(json.dumps(old))
+    assert "Your turn" in repr(my_train())
+    compared.file.write_text("print(2)")
+    assert len(my_train().found) == 3
+    assert {version.place for version in steps.load()} == {str(compared.file.resolve())}
 
 
 def test_on_a_gpu_nothing_is_set_that_a_comparison_would_refuse(compared, monkeypatch):
