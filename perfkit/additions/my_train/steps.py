@@ -127,7 +127,7 @@ def chart(versions: Sequence[Version], whole: Ratio | None = None) -> Figure:
         rows.append(Row(version.what, [(product.ratio, _MULTIPLIED)], text, product, climbs=True))
     title = f"{NAME}: the gains multiply to {units.times(_product(gains).ratio)}" if gains else NAME
     if whole:
-        title = f"{NAME}: {units.times(whole.ratio)} as fast as the plain loop"
+        title = f"{NAME}: {units.times(whole.ratio)} as fast as {first.what}"
         rows.append(Row("all of it", [(whole.ratio, _AT_ONCE)], units.ratio(whole), whole))
     unit = f"× {first.what}: gains multiplied, not measured together"
     return Figure("climb", title, rows, unit, "Nothing is kept yet.")

@@ -216,6 +216,17 @@ def test_who_joins_late_gets_the_file_of_a_chapter_and_loses_nothing(compared):
         my_train(restore="99")
 
 
+def test_a_whole_climb_is_as_fast_as_the_file_that_it_began_with(compared):
+    ratio = f"my_train.py: {session()[1].speedup('previous').ratio:.2f}× as fast as"
+    my_train(restore="02")
+    edit(compared.file, "lr=0.05", "lr=0.06")
+    chart = find(my_train(whole=True).sections(), Figure, "climb")
+    assert chart.title == f"{ratio} the file after 02" and chart.rows[0].label == "the file after 02"
+    my_train(restore="00")
+    edit(compared.file, "lr=0.05", "lr=0.06")
+    assert find(my_train(whole=True).sections(), Figure, "climb").title == f"{ratio} the plain loop"
+
+
 def test_each_file_has_its_climb(compared, tmp_path, monkeypatch):
     """The data folder is one for all working directories: another one's file does not end this climb."""
     my_train()
