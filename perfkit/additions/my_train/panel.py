@@ -45,7 +45,7 @@ def my_train(
         switches: what is set outside the file from now on, such as `wait_policy="passive"`.
     """
     outside = steps.outside(restore or "00", switches)
-    said = list[Content]()
+    said: list[Content] = [f"`{name}` isn't set: it is for CPUs." for name in switches if name not in outside]
     versions = steps.load()
     if restore is not None or not HERE.exists() or not versions:
         return _started(restore, outside, said)

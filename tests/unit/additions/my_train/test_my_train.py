@@ -277,7 +277,9 @@ def test_on_a_gpu_nothing_is_set_that_a_comparison_would_refuse(compared, monkey
     monkeypatch.setattr(devices, "accelerators", lambda: devices.Found(cuda=["T4"]))
     assert steps.outside("08", {"amp": "bf16"}) == {"amp": "bf16"}
     my_train()
-    assert "hasn't changed" in repr(my_train(allocator="keep"))
+    said = find_text(my_train(allocator="keep"))
+    assert "hasn't changed" in said and "`allocator` isn't set: it is for CPUs." in said
+    assert "isn't set" not in find_text(my_train())
 
 
 def test_the_lines_of_the_course_are_each_made(compared):
