@@ -162,7 +162,7 @@ def test_inputs_are_padded_only_if_they_have_many_shapes(known, says, advises):
 
 
 @pytest.mark.parametrize(
-    ("workers", "advises"), [(0, "or in loader workers"), (2, "or with more loader workers")]
+    ("workers", "advises"), [(0, "or move it into loader workers"), (2, "or add loader workers")]
 )
 def test_a_line_that_loads_is_moved_to_workers_or_to_more_of_them(workers, advises):
     line = Line("data set", "/home/me/data.py", 12, 1.0, [], "decode(file)")
