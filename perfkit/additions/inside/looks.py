@@ -13,8 +13,8 @@ from perfkit.studies.sources import Study
 
 _KINDS = (
     Look("weights", style.BLUE), Look("gradients", style.SKY, "//"), Look("optimizer", style.PURPLE, "xx"),
-    Look("batch", style.GREY, "--"), Look("activations", style.ORANGE, ".."),
-    Look("workspace", style.YELLOW, "\\\\"),
+    Look("batch", style.GREEN, "--"), Look("activations", style.VERMILLION, ".."),
+    Look("workspace", style.GREY, "\\\\"),
 )  # fmt: skip
 
 
