@@ -166,7 +166,8 @@ def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, 
     until = side.length_ms * times
     bottom = top + len(side.shown) + 0.5
     ink = ax.xaxis.label.get_color()
-    heading = f"{side.title}: {in_ms(side.step_ms)} ms{' a step' if side.steps > 1 else ''}"
+    mean = f" a step (these {side.steps})" if side.steps > 1 else ""  # a table has the median of all
+    heading = f"{side.title}: {in_ms(side.step_ms)} ms{mean}"
     ax.text(0, top, heading, va="center", weight="bold")
     ax.text(ax.get_xlim()[1], top, side.note, va="center", ha="right", size=7)
     for number, name in enumerate(side.shown, 1):

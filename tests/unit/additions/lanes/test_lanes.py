@@ -281,6 +281,7 @@ def test_both_sides_have_one_axis_and_a_steady_step_is_repeated_for_as_many_samp
 def test_a_picture_is_svg_with_its_numbers_in_words():
     svg = two().figure().svg()
     assert svg.startswith("<svg") and 'aria-label="before: 10 ms a step; after: 6.5 ms a step; idle 4 ' in svg
+    assert "before: 10 ms a step (these 2)" in svg, "a table has the median of all steps"
 
 
 def test_one_palette_is_used_by_lanes_bars_timelines_and_the_pipeline():
