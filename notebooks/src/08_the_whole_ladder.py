@@ -38,7 +38,7 @@ pk.my_train(whole=True, allow=["samples", "updates", "losses"])
 
 # %% [markdown]
 # - *Below the product?* The product has an interval too. If both overlap, as in the recording, nothing shows that gains fail to multiply. But lines kept *because* they came out well tend to shrink when measured again.
-# - *Not the recipe's ratio?* The recipe has what panels decided (in the recording, batches of 64), your file what *it* gained from (uint8 batches). The rest is drift from one minute to the next.
+# - *Not the recipe's ratio?* The recipe has what panels decided, your file what *it* gained from (in the recording, uint8 batches as well). The rest is drift from one minute to the next.
 #
 # This is the recipe's script, with the same losses. `perfkit.workloads.files.photo_folder(256)` makes its photos; insert that path:
 
