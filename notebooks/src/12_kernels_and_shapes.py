@@ -79,7 +79,7 @@ tell("the first loop", first_rate, real)
 # %% [markdown]
 # ## Your line: padding → packing
 #
-# By that rule, the type is first. But packing's gain is certain: 1 ÷ the real share. Packing cuts the text into full samples of `context + 1` characters. Replace the marked line.
+# By that rule, the type is first. But padding teaches nothing, and packing's gain is certain: 1 ÷ the real share. Packing cuts the text into full samples of `context + 1` characters. Replace the marked line.
 
 # %% tags=["exercise"]
 from pathlib import Path
@@ -135,7 +135,7 @@ print(f"SDPA {result['ratio']:.2f} × packing {1 / real:.2f} = {ratio:.2f} ({low
 tell("packed, SDPA", first_rate * ratio)
 
 # %% [markdown]
-# *Undecided*? The verdict says why. With so few characters, SDPA has little to save: packing is the gain. (Rates below are the first one times the ratios since, because a rate drifts from minute to minute.)
+# *Undecided*? The verdict says why. With so few characters, SDPA has little to save: packing is the gain. (Rates below are the first one times the ratios since, because rates drift.)
 #
 # ## What is left: the type, or the products?
 #
