@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -24,7 +25,7 @@ from perfkit.additions.shared import clock  # noqa: F401 - loaded before a scrip
 
 _EVENTS = registry.toml(__package__, "events")
 _PATHS = _EVENTS["file"] | _EVENTS["folder"] | _EVENTS["entry"]
-_ATTRIBUTES, _COMMANDS = _EVENTS["attribute"], _EVENTS["start"]
+_COMMANDS = _EVENTS["start"]
 _SHELL = ["/bin/sh", "-c"]  # as `shell=True` and `os.system` start a line
 _UP = re.compile(r"(.*/)?\.\.(?=/|\Z)", re.DOTALL)  # a path as far as its last `..`
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -46,20 +47,27 @@ def writes(event: str, args: tuple[Any, ...]) -> list[Write]:
     flags = args[2] if event == "open" and isinstance(args[2], int) else 0
     if event not in _PATHS or (event == "open" and not flags & _WRITES):
         return []
-    # An open file has no path, nor has a database in memory.
-    paths = [args[number] for number in _PATHS[event]]
-    if event in _ATTRIBUTES:
-        paths = [_named(*(args[number] for number in _ATTRIBUTES[event]))]
-    paths = [path for path in paths if isinstance(path, str | bytes | os.PathLike) and path != ":memory:"]
-    return [Write(os.fsdecode(path), event, keeps_content=not flags & os.O_TRUNC) for path in paths]
+    paths = [_path(event, *(args[number] for number in numbers)) for numbers in _PATHS[event]]
+    keeps_content = not flags & os.O_TRUNC
+    return [Write(path, event, keeps_content) for path in paths if path not in ("", ":memory:")]
 
 
-def _named(path: Any, folder: int = -1) -> Any:
-    """The path of a file that is given by a descriptor, or by a path that begins at a folder's descriptor."""
+def _path(event: str, path: Any, folder: Any = -1) -> str:
+    """A path, which may begin at a folder's descriptor; empty for the contents of an open file."""
     if isinstance(path, int):
-        return os.path.realpath(f"/proc/self/fd/{path}")
-    start = os.path.realpath(f"/proc/self/fd/{folder}") if folder >= 0 else ""
+        return _path_of(path) if event in _EVENTS["attributes"] else ""
+    if not isinstance(path, str | bytes | os.PathLike):
+        return ""
+    start = _path_of(folder) if isinstance(folder, int) and folder >= 0 else ""
     return os.path.join(start, os.fsdecode(path))
+
+
+def _path_of(descriptor: int) -> str:
+    if sys.platform == "darwin":
+        import fcntl
+
+        return os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+    return os.path.realpath(f"/proc/self/fd/{descriptor}")
 
 
 class Outputs:
@@ -109,9 +117,16 @@ class Outputs:
         with self.ignored(), self._lock:
             if is_within(place, self._scratch):
                 self.notes += make_room(self._scratch, place, write)
-            elif not self._may_write(os.path.realpath(place), write.event):
-                reason = "a measured script writes only below a copy of its folder: use a relative path"
-                raise PermissionError(errno.EACCES, reason, place)
+            elif not self._may_write(_resolved(place, write.event), write.event):
+                reason = "a measured script writes only below a copy of its folder"
+                raise PermissionError(errno.EACCES, f"{reason}: {self._remedy(write.path)}", place)
+
+    def _remedy(self, path: str) -> str:
+        if is_within(os.path.abspath(path), self._scratch):
+            return f".. leaves that copy through a link, so use {os.path.relpath(path)}"
+        if os.path.isabs(path):
+            return "use a relative path"
+        return "change back to that folder first (os.chdir)"
 
     def _before_start(self, event: str, command: Any) -> None:
         given = command if isinstance(command, list | tuple) else [command]
@@ -131,6 +146,13 @@ class Outputs:
             return True
         is_on_the_way = any(is_within(folder, place) for folder in self.writable)
         return event == "os.mkdir" and (is_on_the_way or os.path.isdir(place))
+
+
+def _resolved(place: str, event: str) -> str:
+    """Where a change takes place: removing or renaming a link changes only the folder that lists it."""
+    if event in _EVENTS["entry"] and event != "os.link":  # a hard link may be to what a link leads to
+        return os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
+    return os.path.realpath(place)
 
 
 def _is_harmless(words: list[str]) -> bool:

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -98,6 +100,103 @@ def test_a_path_that_begins_at_an_open_folder_is_found(event, project, scratch):
     assert not Path("out").is_symlink()
     for folder in folders:
         os.close(folder)
+
+
+BY_DESCRIPTOR = {
+    "os.remove": [lambda folder: ("train.py", folder)],
+    "os.rmdir": [lambda folder: ("out", folder)],
+    "os.mkdir": [lambda folder: ("new", 0o777, folder)],
+    "os.symlink": [lambda folder: ("/anything", "new", folder)],
+    "os.rename": [lambda folder: ("a", "/dev/b", folder, -1), lambda folder: ("/dev/a", "b", -1, folder)],
+    "os.link": [lambda folder: ("a", "/dev/b", folder, -1), lambda folder: ("/dev/a", "b", -1, folder)],
+    "shutil.rmtree": [lambda folder: ("out", folder)],
+}
+
+
+@pytest.mark.parametrize(
+    ("event", "args"), [(event, args) for event, forms in BY_DESCRIPTOR.items() for args in forms]
+)
+def test_what_a_folder_lists_is_changed_where_its_descriptor_leads(event, args, project, scratch, tmp_path):
+    """Whatever the current folder is: it is not where such a path begins."""
+    folders = [os.open(path, os.O_RDONLY) for path in (project, tmp_path / "temporary")]
+    with pytest.raises(PermissionError, match="a copy of its folder"):
+        scratch.hook(event, args(folders[0]))
+    os.chdir(project)  # to read its data there, say
+    scratch.hook(event, args(folders[1]))
+    for folder in folders:
+        os.close(folder)
+
+
+def in_fork(act):
+    """Whether this was done in a process that ends then: a hook stays for as long as its process lives."""
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            act()
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_temporary_folder_is_removed_from_any_current_folder(project, scratch, tmp_path):
+    run = tmp_path / "temporary" / "run"
+    (run / "deep").mkdir(parents=True)
+    for name in ("file", "deep/file"):
+        (run / name).touch()
+
+    def act():
+        sys.addaudithook(scratch.hook)
+        os.chdir(project)
+        shutil.rmtree(run)
+
+    assert in_fork(act) and not run.exists()
+
+
+def test_what_is_removed_by_a_descriptor_of_the_users_folder_is_refused(project, scratch):
+    """The kernel would; here it is as without Landlock."""
+
+    def act():
+        sys.addaudithook(scratch.hook)
+        os.remove("train.py", dir_fd=os.open(project, os.O_RDONLY))
+
+    assert not in_fork(act) and (project / "train.py").exists()
+
+
+def test_macos_has_another_way_to_the_path_of_a_descriptor(monkeypatch):
+    import fcntl
+
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(fcntl, "F_GETPATH", 50, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda number, command, buffer: b"/folder".ljust(len(buffer), b"\0"))
+    assert writes("os.remove", ("x", 7)) == [Write("/folder/x", "os.remove", True)]
+
+
+def test_removing_or_renaming_a_link_changes_nothing_where_it_leads(project, scratch, tmp_path):
+    link = str(tmp_path / "temporary" / "latest")
+    os.symlink(project / "train.py", link)
+    scratch.hook("os.remove", (link, -1))
+    scratch.hook("os.rename", (link, f"{link}.old", -1, -1))
+    for event, args in (("os.chmod", (0o600, -1)), ("os.link", (f"{link}.hard", -1, -1))):
+        with pytest.raises(PermissionError, match="a copy of its folder"):
+            scratch.hook(event, (link, *args))
+    os.symlink(project, f"{link}.folder")
+    with pytest.raises(PermissionError, match="a copy of its folder"):
+        scratch.hook("os.remove", (f"{link}.folder/train.py", -1))
+
+
+@pytest.mark.parametrize(
+    ("current", "path", "remedy"),
+    [
+        (".", "out/../new.txt", r"\.\. leaves that copy through a link, so use new\.txt"),
+        (".", "out/../../beside.txt", r"\.\. leaves that copy through a link, so use \.\./beside\.txt"),
+        (".", "/etc/new.txt", "use a relative path"),
+        ("/", "new.txt", r"change back to that folder first \(os\.chdir\)"),
+    ],
+)
+def test_a_refusal_says_what_would_be_allowed(current, path, remedy, scratch, monkeypatch):
+    monkeypatch.chdir(current)
+    with pytest.raises(PermissionError, match=f"below a copy of its folder: {remedy}"):
+        scratch.hook("open", (path, "w", WRITING))
 
 
 @pytest.mark.parametrize("path", ["out/../train.py", "out/deep/..", "./out/..", "out/../../beside.txt"])
@@ -292,17 +391,15 @@ def test_a_hidden_folder_that_may_not_be_read_keeps_no_script_from_starting(tmp_
     for name, mode in (("", 0o755), ("private", 0), ("open", 0o777)):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name).chmod(mode)
-    child = os.fork()
-    if not child:
-        with contextlib.suppress(BaseException):
-            os.chdir(tmp_path)
-            if not os.getuid():  # root may read everything
-                os.setuid(65534)
-            landlock.restrict(["private", "open"])
-            Path("open/file.txt").write_text("new")
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def act():
+        os.chdir(tmp_path)
+        if not os.getuid():  # root may read everything
+            os.setuid(65534)
+        landlock.restrict(["private", "open"])
+        Path("open/file.txt").write_text("new")
+
+    assert in_fork(act)
     assert (tmp_path / "open/file.txt").read_text() == "new"
 
 
