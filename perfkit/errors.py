@@ -40,6 +40,10 @@ class RunFailed(PerfkitError):
     """The error that the process raised, if the user's input was its cause."""
 
 
+class TookTooLong(RunFailed):
+    """A measuring process that did not answer a question within its time limit."""
+
+
 class OutOfMemory(RunFailed):
     """A measuring process that ran out of memory, on the host or on its GPU."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit import machine
-from perfkit.errors import RunFailed, explain
+from perfkit.errors import RunFailed, TookTooLong, explain
 from perfkit.process import Answer, Question, failures, zygote
 from perfkit.process.locks import check_cancelled
 from perfkit.process.tree import Tree
@@ -67,8 +67,8 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
     def ask(self, question: str, **arguments: Any) -> Any:
         """The answer to a question (`Procedures.answer`); progress goes to `on_progress`.
 
-        Raises `RunFailed` if the process failed, died or took too long (or the failure's `given` error, if
-        any), and `Cancelled` if `cancelled` was set.
+        Raises `RunFailed` if the process failed or died (or the failure's `given` error, if any),
+        `TookTooLong` if it took too long, and `Cancelled` if `cancelled` was set.
         """
         asked = Question(next(self._numbers), question, arguments)
         with contextlib.suppress(OSError):  # the process has ended, which `event` reports
@@ -79,7 +79,7 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
             check_cancelled(self.cancelled)
             if time.monotonic() > until:
                 what = f"it took longer than its time limit of {self.timeout_s:.0f} s"
-                raise RunFailed(what, "Allow more time, or choose a smaller preset or model")
+                raise TookTooLong(what, "Allow more time, or choose a smaller preset or model")
             event = self.event()
             if isinstance(event, Answer):
                 if event.number == asked.number:  # else it answers an earlier question, which was abandoned

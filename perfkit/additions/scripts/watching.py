@@ -23,7 +23,7 @@ from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.shared.looking import new_trace
 from perfkit.additions.shared.memory import Memory
 from perfkit.additions.shared.trend import Trend, trend
-from perfkit.errors import RunFailed, TrainingEnded
+from perfkit.errors import TookTooLong, TrainingEnded
 from perfkit.ladder.catalogue import Budget
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
@@ -145,9 +145,7 @@ def in_turn(script: WatchedScript, looks: Sequence[Look], least_s: float, before
                 answer = script.ask(look.question, **look.arguments)
             except TrainingEnded:
                 answer = Unanswered.ENDED
-            except RunFailed:
-                if time.monotonic() < look.until:
-                    raise
+            except TookTooLong:
                 answer = Unanswered.BUSY
         answers[look.name] = answer
     script.timeout_s = None

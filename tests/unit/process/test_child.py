@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from perfkit.errors import Cancelled
+from perfkit.errors import Cancelled, TookTooLong
 from perfkit.process import child, zygote
 from perfkit.process.locks import check_cancelled
 from perfkit.process.tree import Tree
@@ -51,6 +52,22 @@ def test_a_start_can_be_stopped_while_torch_is_imported():
     with pytest.raises(Cancelled):
         zygote.Forked(number, lambda: check_cancelled(cancelled))
     os.close(zygotes)
+
+
+class Silent(child.Conversation):
+    """With a process that never answers."""
+
+    line = SimpleNamespace(send=lambda question: None)
+    tree = SimpleNamespace(resume=lambda: None)
+
+    def event(self):
+        return None
+
+
+def test_a_question_that_is_not_answered_in_time_has_an_error_for_itself():
+    """It is told from a crash."""
+    with pytest.raises(TookTooLong, match="time limit"):
+        Silent(lambda phase: None, None, timeout_s=1e-6).ask("anything")
 
 
 def test_an_end_that_a_second_ctrl_c_interrupts_ends_everything_when_it_is_called_again(monkeypatch):

@@ -17,7 +17,7 @@ from perfkit.additions.scripts.run_account import Account
 from perfkit.additions.scripts.study import ScriptSession, ScriptSource
 from perfkit.additions.scripts.watched import Launch
 from perfkit.additions.scripts.watching import Unanswered
-from perfkit.errors import Cancelled, RunFailed, TrainingEnded
+from perfkit.errors import Cancelled, RunFailed, TookTooLong, TrainingEnded
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.results.rounds import Pairing
@@ -53,7 +53,7 @@ class Slow:
             self.is_busy = self.timeout_s < TOOK_S
             self.clock.now += min(self.timeout_s, TOOK_S)
         if self.is_busy:
-            raise RunFailed("it took longer than its time limit")
+            raise TookTooLong("it took longer than its time limit")
         return ANSWERS[question]
 
     def written(self, stream):
@@ -127,6 +127,18 @@ def test_what_cannot_be_over_in_time_is_not_begun_and_says_nothing_of_the_script
 def test_a_script_that_fails_in_time_is_a_failure():
     with pytest.raises(RunFailed, match="it broke"):
         watching.in_turn(Answering(RunFailed("it broke")), looks(1), 1.0, {})
+
+
+def test_a_script_that_fails_as_its_time_runs_out_is_a_failure(script):
+    """It is not still answering, and its traceback is what there is to report."""
+
+    def ask(question):
+        script.clock.now = 100.0
+        raise RunFailed("it broke")
+
+    script.ask = ask
+    with pytest.raises(RunFailed, match="it broke"):
+        watching.in_turn(script, looks(1, until=60.0), 1.0, {})
 
 
 def run(status="ok", reason="", pairings=()):
