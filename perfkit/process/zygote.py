@@ -125,7 +125,8 @@ class Zygote:
         finally:
             os.close(theirs)
         child = Forked(ours, check)
-        self._children = [each for each in self._children if not each.is_closed] + [child]
+        with self._lock:  # of two threads that fork at once, neither drops the other's child
+            self._children = [each for each in self._children if not each.is_closed] + [child]
         return child
 
     def close(self) -> None:

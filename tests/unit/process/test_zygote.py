@@ -93,6 +93,27 @@ def test_that_a_request_does_not_arrive_means_that_the_zygote_has_ended(monkeypa
     assert forked.pid is None
 
 
+def test_a_child_is_noted_under_the_lock():
+    """Else a thread that forks at the same time drops it, and its zygote is ended as idle."""
+    one = object.__new__(zygote.Zygote)
+    one._socket, theirs = zygote.socket.socketpair()
+    one._lock, seen = zygote.threading.Lock(), []
+
+    class Earlier:
+        @property
+        def is_closed(self):
+            seen.append(one._lock.locked())
+            return False
+
+    one._children = [Earlier()]
+    theirs.close()
+    line, other = child.Pipe()
+    with line, other, one._socket:
+        one.fork(line, lambda: None).close()
+    assert seen == [True]
+    assert len(one._children) == 2
+
+
 def test_no_file_left_is_one_error_that_says_what_to_do(monkeypatch):
     def full(*_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
