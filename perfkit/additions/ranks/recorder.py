@@ -154,7 +154,7 @@ class RankRecorder(Part):
     def part_now(self) -> str:
         """What it does at this moment; calls of a model inside another one, `model.module`, are not seen."""
         part = self.account.part_now()
-        evaluates = any(not model.module.training for model in self.exchange.models)
+        evaluates = any(not model.module.training for model in list(self.exchange.models))  # it may grow
         return EVALUATION if part == OWN and evaluates else part
 
     def _loader(self) -> LoaderOfRank | None:

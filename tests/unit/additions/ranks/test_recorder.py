@@ -12,6 +12,7 @@ from perfkit.additions.ranks import recorder as recorders
 from perfkit.additions.ranks.ddp import StepExchange
 from perfkit.additions.ranks.messages import LIMIT, PARTS, State
 from perfkit.additions.ranks.recorder import RankRecorder, _row_sums
+from perfkit.additions.scripts.run_account import OWN
 from perfkit.additions.scripts.script import ScriptStep
 
 
@@ -92,6 +93,22 @@ def test_ranks_tell_gpus_apart_that_each_of_them_calls_the_first_one(monkeypatch
         monkeypatch.setattr(recorders, "facts", lambda device, uuid=uuid: SimpleNamespace(uuid=uuid))
         said.append(noted.snapshot().gpu)
     assert said == ["node1 GPU-1", "node1 GPU-2"]
+
+
+def test_what_a_rank_does_is_told_while_the_script_makes_another_model():
+    """As the thread that trains does, while another one reports."""
+    noted, models = recorder(), {}
+
+    class Model:
+        @property
+        def module(self):
+            models[object()] = None
+            return SimpleNamespace(training=True)
+
+    models[Model()] = None
+    noted.account = SimpleNamespace(part_now=lambda: OWN)
+    noted.exchange = SimpleNamespace(models=models)
+    assert noted.part_now() == OWN and len(models) == 2
 
 
 def collecting():
