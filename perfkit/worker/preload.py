@@ -15,7 +15,7 @@ for name in ("torchvision", "perfkit.worker.session"):
         importlib.import_module(name)
 
 IMPORT_S = time.time() - psutil.Process().create_time()
-"""The seconds that a process without a zygote would have needed to get this far."""
+"""The seconds that this took. Without a zygote it would be a bit more: garbage collection would be on."""
 
 atexit.register(os._exit, 0)  # an ordinary exit takes torch a second, and prints complaints
 gc.enable()
