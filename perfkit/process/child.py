@@ -175,7 +175,7 @@ def environment_of(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def share_headers(variables: Mapping[str, str]) -> None:
-    """Leads torch to the C++ headers that it has compiled for others: it looks for them in TMPDIR alone."""
+    """Lets torch find the C++ headers that earlier processes compiled: it looks for them only in TMPDIR."""
     cache = os.path.abspath(variables["TORCHINDUCTOR_CACHE_DIR"])
     with contextlib.suppress(OSError, KeyError):  # without a link or a name it compiles them again, for 6 s
         os.makedirs(cache, exist_ok=True)

@@ -259,7 +259,7 @@ class _Time:
 
     def __init__(self, rule: StopRule) -> None:
         self._rule = replace(rule, cached=CACHED)
-        if rule.goal:  # however large the effects are, because they are multiplied, and people tell them
+        if rule.goal:  # large effects too: they are multiplied, and people quote them
             self._rule = replace(self._rule, goal=replace(rule.goal, part=0.0))
         self._budget = rule.budget
         self._limit_s = self._budget.ladder_s if self._budget else None

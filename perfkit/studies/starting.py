@@ -22,7 +22,7 @@ class Starter:
 
     @contextlib.contextmanager
     def alive(self, sides: Sequence[Side]) -> Iterator[set[int]]:
-        """Has sides started and warm, each suspended; gives their processes, which end with the block.
+        """Starts, warms up and suspends the sides, and yields their process ids; they end with the block.
 
         If they turn out not to fit together, what they reported in this life is forgotten.
         """

@@ -78,7 +78,7 @@ class Causes:
         self.limits = SimpleNamespace(**self._rows.pop("limits", {}))
 
     def found(self, cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
-        """A finding, in whose sentences the `facts` are."""
+        """A finding; its sentences are filled in with `facts`."""
         row = self._rows[cause]
         seen, change = (_SENTENCES.from_string(row[text]) for text in ("seen", "change"))
         texts = seen.render(facts, share=share), change.render(facts, share=share)

@@ -159,7 +159,7 @@ def _in_turn(seen: RankSymptoms) -> Found:
 
 
 def _alike(seen: RankSymptoms) -> Found:
-    """What every rank does for long, each by itself; next to a GPU, the host may only wait for it there."""
+    """Work that every rank repeats. With a GPU the host may only be waiting for it, so nothing is said."""
     found = seen.lateness
     if found is None or seen.first.device != "cpu":
         return

@@ -116,7 +116,7 @@ def buckets_of(told: dict[str, Any]) -> list[int]:
 
 @dataclass
 class StepExchange:
-    """That of a step, in seconds and times; `is_read`: whether torch has timed all of it."""
+    """The gradient exchange of one step: seconds, and how often; `is_read`: whether torch timed all of it."""
 
     exposed: float = 0.0
     hidden: float = 0.0

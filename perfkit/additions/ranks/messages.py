@@ -136,7 +136,7 @@ class State(msgspec.Struct, kw_only=True, tag=True):
 
     @property
     def told(self) -> int:
-        """How many steps the stacks and exchanges are those of; 1 if there is none."""
+        """The number of steps that the stacks and exchanges cover; 1 if there is none."""
         return max(1, self.count - int(LIMIT.skipped))
 
 

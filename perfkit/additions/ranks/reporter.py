@@ -18,7 +18,7 @@ from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.shared.clock import clock
 
 _ASKED = "perfkit/asked"  # a key in the store of the launch
-_FAR = timedelta(seconds=LIMIT.far_s)  # for which answers there are waited for
+_FAR = timedelta(seconds=LIMIT.far_s)  # how long to wait for answers from other nodes
 
 
 class OtherNodes:

@@ -42,7 +42,7 @@ AGAIN = "forward again"  # the part of a backward pass in which gradient checkpo
 LIMIT = limits("evidence")
 BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
 LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
-ALIKE = 0.7  # the part of the largest share from which on another one is about as large: looks scatter
+ALIKE = 0.7  # a share of at least this part of the largest counts as equal: looks scatter
 MUCH_MEMORY = 30e6
 
 
