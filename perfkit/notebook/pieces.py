@@ -60,7 +60,7 @@ class Status:
 
     def say(self, words: str, fraction: float = 0.0) -> None:
         bar = f'<progress value="{fraction:.3f}" aria-label="Progress"></progress>'
-        # One value: each change would be a message of its own, and a frame for the browser to draw.
+        # One value: each further one would be another message, and another frame for the browser to draw.
         self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
 
     def tell(self, problem: BaseException | None) -> None:
