@@ -1,5 +1,6 @@
 """The ends of steps by the clock that counts: the accelerator's own, or else this process's."""
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -20,18 +21,17 @@ class Timeline:
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
         self._device = device
         self._clock = clock
-        self.has_events = _records_times(device)
         synchronize(device)
-        self._ends: list[Any] = []
-        self.mark()
+        first = _recorded_event(device)
+        self.has_events = first is not None
+        self._ends: list[Any] = [first if self.has_events else clock()]
 
     def mark(self) -> None:
-        if not self.has_events:
+        if self.has_events:
+            self._ends.append(timing_event(self._device))
+            self._ends[-1].record()
+        else:
             self._ends.append(self._clock())
-            return
-        event = timing_event(self._device)
-        event.record()
-        self._ends.append(event)
 
     def step_s(self) -> list[float]:
         """Seconds between successive marks, the first of them since the start, once the device is done."""
@@ -42,15 +42,14 @@ class Timeline:
         return [end - start for start, end in itertools.pairwise(self._ends)]
 
 
-def _records_times(device: torch.device) -> bool:
-    """Whether torch can record times on a device."""
-    if device.type == "cpu":
-        return False
-    try:
-        timing_event(device).record()
-    except (NotImplementedError, RuntimeError, ValueError):
-        return False
-    return True
+def _recorded_event(device: torch.device) -> Any:
+    """An event at this place in the device's stream; None where torch can record no times."""
+    if device.type != "cpu":
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            event = timing_event(device)
+            event.record()
+            return event
+    return None
 
 
 def timing_event(device: torch.device) -> Any:
