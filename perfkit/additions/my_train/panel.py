@@ -48,7 +48,7 @@ def my_train(
     said: list[Content] = [f"`{name}` isn't set: it is for CPUs." for name in switches if name not in outside]
     versions = steps.load()
     if restore is not None or not HERE.exists() or not versions:
-        return _started(restore, outside, said)
+        return _started(restore, outside, said, dropped=versions)
     text = HERE.read_text(encoding="utf-8-sig")
     before = versions[0] if whole else versions[-1]
     now = Version(text, {**versions[-1].switches, **outside})
@@ -72,9 +72,10 @@ def my_train(
     return Shown(versions, [*said, chart, Section("Details", verdict.sections(result)[:-1], folded=True)])
 
 
-def _started(restore: str | None, outside: dict[str, Value], said: list[Content]) -> Shown[list[Version]]:
-    """Starts a climb. The file is written if there is none, or as it is after a chapter."""
-    dropped = steps.load()
+def _started(
+    restore: str | None, outside: dict[str, Value], said: list[Content], dropped: list[Version]
+) -> Shown[list[Version]]:
+    """Starts a climb in place of the `dropped` one, with the file there is, or one as after a chapter."""
     others = {version.place for version in steps.load(None)} - {"", str(HERE.resolve())}
     if restore is not None or not HERE.exists():
         said.append(_written(HERE, steps.after(restore or "00")))

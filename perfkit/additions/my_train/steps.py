@@ -69,10 +69,11 @@ def outside(chapter: str, own: Mapping[str, Value]) -> dict[str, Value]:
 def after(chapter: str) -> str:
     """The file with the lines of all chapters up to this one."""
     text = machine.shipped(f"scripts/{NAME}").read_text(encoding="utf-8")
-    names = ["00", *dict.fromkeys(edit["chapter"] for edit in edits())]
+    lines = edits()
+    names = ["00", *dict.fromkeys(edit["chapter"] for edit in lines)]
     if chapter not in names:
         raise one_of(chapter, names, "chapter")
-    for edit in edits():
+    for edit in lines:
         if edit["chapter"] <= chapter:
             text = text.replace(edit["old"], edit["new"])
     return text
