@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import ipywidgets as widgets
 
@@ -23,6 +23,7 @@ from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import plan_key
 from perfkit.studies.job import Answered, Job, Stopped, after, remembered
+from perfkit.studies.planning import Where
 from perfkit.studies.sources import Plan, Progress
 
 
@@ -33,16 +34,6 @@ def use(device: str | None = None) -> None:
     """
     planning.plan(device=device)
     LadderPanel.session_device = device
-
-
-class Where(TypedDict, total=False):
-    """What every panel of a workload takes by name, with the meaning and the defaults of `perfkit.plan`."""
-
-    preset: str | None
-    settings: Mapping[str, Any] | None
-    device: str | None  # the session's choice if None
-    options: Mapping[str, Any] | None
-    host: str | None
 
 
 class LadderPanel(Panel):

@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, below, optimization
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.ladder import LadderPanel, Where, proof
+from perfkit.notebook.ladder import LadderPanel, proof
 from perfkit.notebook.pieces import row, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results import Decided, Run, RunStore
@@ -30,7 +30,7 @@ FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
 class StagePanel(LadderPanel):
     """One optimization on top of what was kept below it; it takes what a `LadderPanel` takes."""
 
-    def __init__(self, stage: str, workload: str | None = None, **where: Unpack[Where]) -> None:
+    def __init__(self, stage: str, workload: str | None = None, **where: Unpack[planning.Where]) -> None:
         self.optimization = optimization(stage)
         self.heading = self.optimization.question
         self.controls = Controls(self.optimization.settings, self._set_changes)

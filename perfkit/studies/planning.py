@@ -1,13 +1,23 @@
 """Plans: what a user asks for, checked and completed by the source of runs that its device names."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from perfkit import registry
 from perfkit.ladder.catalogue import optimization
 from perfkit.recipe import Recipe
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Request, Source
+
+
+class Where(TypedDict, total=False):
+    """What panels and looks at a workload take by name, with the meaning and the defaults of `plan`."""
+
+    preset: str | None
+    settings: Mapping[str, Any] | None
+    device: str | None  # the session's choice if None
+    options: Mapping[str, Any] | None
+    host: str | None
 
 
 def plan(

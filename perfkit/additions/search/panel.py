@@ -5,7 +5,6 @@ from typing import Unpack
 
 from perfkit.additions.search import tune as tuning
 from perfkit.additions.search.tune import Tuned
-from perfkit.notebook.ladder import Where
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
 from perfkit.results.store import warning_store
@@ -17,7 +16,7 @@ def tune(
     minutes: float = 10.0,
     memory_gb: float | None = None,
     workload: str | None = None,
-    **where: Unpack[Where],
+    **where: Unpack[planning.Where],
 ) -> Shown[Tuned]:
     """Finds the fastest recipe of a space. The stop button ends it, and keeps what was measured.
 

@@ -3,26 +3,21 @@
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from perfkit import machine
-from perfkit.recipe import Recipe, Value
+from perfkit.recipe import Recipe
 from perfkit.studies import planning, staging
 from perfkit.studies.sources import Progress, Session, Study
 
 Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
 
 
-class SeededWhere(TypedDict, total=False):
+class SeededWhere(planning.Where, total=False):
     """What a look at steps takes by name, as `perfkit.plan` does, and a seed."""
 
-    preset: str | None
-    settings: Mapping[str, Value] | None
-    device: str | None
-    options: Mapping[str, Any] | None
-    host: str | None
     seed: int
 
 

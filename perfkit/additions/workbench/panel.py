@@ -10,7 +10,7 @@ import traitlets
 
 from perfkit import registry
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.ladder import LadderPanel, Where
+from perfkit.notebook.ladder import LadderPanel
 from perfkit.notebook.pieces import download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results import Run, recordings
@@ -20,6 +20,7 @@ from perfkit.show.document import Bullets, Content
 from perfkit.show.units import clean
 from perfkit.studies import staging
 from perfkit.studies.job import Answered, Job
+from perfkit.studies.planning import Where
 
 
 class History(anywidget.AnyWidget):
