@@ -126,10 +126,10 @@ class _Climb:
 
     def __init__(self, session: Session, groups: Sequence[Sequence[str]]) -> None:
         self._session = session
-        self._source = source = session.source
+        self._source = session.source
         self._groups = groups
-        self._base = staging.first(source.plan, source.target)
-        self._time = _Time(source.plan.rule)
+        self._base = staging.first(self._source.plan, self._source.target)
+        self._time = _Time(self._source.plan.rule)
 
     def runs(self) -> Iterator[Run]:
         """Measures one group after the other, then the end; the run of the baseline comes first."""

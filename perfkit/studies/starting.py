@@ -36,7 +36,7 @@ class Starter:
                 self._start(side, alive=number)
             self._measured.now.start_s += self._machine.clock() - began
             children = [side.child for side in sides if side.child]
-            yield set[int]().union(*(child.pids() for child in children))
+            yield {pid for child in children for pid in child.pids()}
         except Crowded:
             for side, (trainings, samples) in reported.items():
                 side.stop()

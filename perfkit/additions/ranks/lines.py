@@ -73,7 +73,7 @@ def line_of_share(where: str) -> str:
     file, _, number = where.rpartition(":")
     linecache.checkcache(file)  # it may have been edited since
     lines = linecache.getlines(file)[: int(number or 0)]
-    needed = _words("".join(lines[-1:]))
+    needed = _words(lines[-1] if lines else "")
     nearest = 0
     for at in range(len(lines) - 1, 0, -1):
         given = _GIVES.match(lines[at - 1])

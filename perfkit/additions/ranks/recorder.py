@@ -71,7 +71,8 @@ class RankRecorder(Part):
             exchange = self._collectives.setdefault((name, where), Exchange(name, where))
             exchange.count += 1
             exchange.seconds += clock() - start
-            exchange.bytes += sum(each.nbytes for each in tensors([*args, *kwargs.values()][:1], depth=2))
+            given = next(iter([*args, *kwargs.values()]), None)
+            exchange.bytes += sum(each.nbytes for each in tensors(given, depth=1))
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
         indices = plain(iterator)

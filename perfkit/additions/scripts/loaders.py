@@ -262,7 +262,7 @@ class Loaders(Part):
         finally:
             self._is_fetching = False
         indices: Any = epoch.indices.popleft() if epoch.indices else None
-        is_told = isinstance(indices, list | tuple) and None not in indices[:1]
+        is_told = isinstance(indices, list | tuple) and (not indices or indices[0] is not None)
         samples = len(indices) if is_told else size(batch)
         self._ledger.fetch(epoch.loader, samples, is_first)
         if not torch.is_grad_enabled():

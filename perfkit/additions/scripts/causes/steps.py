@@ -63,7 +63,7 @@ def _in_steps(seen: Symptoms) -> Found:
     evidence = seen.evidence
     for line, share in seen.lines(OWN):
         for name, cause in LIMIT.called.items():
-            if share >= LEAST / 2 and name in "".join(line.calls[:1]):
+            if share >= LEAST / 2 and line.calls and name in line.calls[0]:
                 yield _CAUSES.found(cause, line.where, share, text=line.text)
     share = seen.share_of(AGAIN)
     is_free = evidence.peak and evidence.peak <= LIMIT.much_free * evidence.memory
