@@ -21,7 +21,7 @@ from perfkit.worker.training import Training, loss_values
 
 def serve(connection: Connection) -> None:
     """Answers questions until the parent closes the connection."""
-    session = Session(connection)
+    session = WorkerSession(connection)
     while True:
         try:
             asked = connection.recv()
@@ -33,7 +33,7 @@ def serve(connection: Connection) -> None:
         connection.send(Answer(answer, asked.number))
 
 
-class Session(Procedures):
+class WorkerSession(Procedures):
     """One training of perfkit's own program, and the questions about it."""
 
     workload: Any

@@ -14,7 +14,7 @@ from perfkit.recipe import Recipe
 from perfkit.rules import Target
 from perfkit.studies import planning, staging
 from perfkit.studies.sources import Progress
-from perfkit.worker.session import Session
+from perfkit.worker.session import WorkerSession
 from tests.gpu import test_on_gpu
 from tests.unit.additions.ranks import test_watching
 from tests.unit.additions.ranks.test_lateness import found, ranks
@@ -54,7 +54,7 @@ def test_lanes_are_those_of_a_profile():
 
 
 def test_a_numbered_gpu_becomes_the_current_one(here):
-    asked = Session(type("Line", (), {"send": staticmethod(print)}))
+    asked = WorkerSession(type("Line", (), {"send": staticmethod(print)}))
     asked.describe("tests.support.toy:Toy", "smoke", {}, "cuda:0")
     assert here.device_index == [0]
 

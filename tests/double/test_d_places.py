@@ -25,7 +25,7 @@ from perfkit.train import train
 from perfkit.worker import checks, timeline
 from perfkit.worker.checks import View
 from perfkit.worker.procedure import drive
-from perfkit.worker.session import Session
+from perfkit.worker.session import WorkerSession
 from perfkit.worker.training import Training
 from tests.support import double
 from tests.support.toy import Toy
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("here", "settings_kept")
 
 
 def session(workload=None, **switches):
-    asked = Session(SimpleNamespace(send=lambda phase: None))
+    asked = WorkerSession(SimpleNamespace(send=lambda phase: None))
     asked.workload, asked.device = workload or Toy(), CUDA
     asked.subject = Training(Recipe(**{"batch_size": 8, **switches}), asked.workload, CUDA)
     return asked

@@ -26,7 +26,7 @@ from perfkit.recipe import Recipe
 from perfkit.train import DTYPES
 from perfkit.worker.checks import dtype_name, facts, is_tf32_supported, peak_bytes, reset_peak
 from perfkit.worker.procedure import Procedure
-from perfkit.worker.session import Session
+from perfkit.worker.session import WorkerSession
 from perfkit.worker.timeline import Timeline
 from perfkit.worker.training import Training
 
@@ -94,7 +94,7 @@ class Ledger(TorchDispatchMode):
             self._phase = "data"
 
 
-def memory(session: Session) -> MemoryReport:
+def memory(session: WorkerSession) -> MemoryReport:
     """Takes some steps and accounts for their memory; a compiled model is an `InvalidValue`."""
     training = session.subject
     if training.recipe.compile:
@@ -121,7 +121,7 @@ WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_
 """The same for n. On a CPU, n and m are a quarter of the slides'."""
 
 
-def kernels(session: Session) -> Procedure:
+def kernels(session: WorkerSession) -> Procedure:
     """Measures a `KernelReport`: the device's roofs, a sweep of shapes, and the work of a step."""
     taken = yield from session.take(8, "measuring")
     step_s = taken.seconds / len(taken.plain)

@@ -13,7 +13,7 @@ from typing import Any
 from perfkit.additions.lanes import stamps
 from perfkit.additions.lanes.figures import Bar, DrawnSide
 from perfkit.worker.procedure import Procedure
-from perfkit.worker.session import Session
+from perfkit.worker.session import WorkerSession
 
 SETTLE, STAMPED = 6, 32
 """Steps until a newly started loader is ahead, and stamped steps, two of which are shown."""
@@ -78,7 +78,7 @@ def _rows(
     return rows
 
 
-def side(session: Session, title: str, step_s: float | None = None) -> Procedure:
+def side(session: WorkerSession, title: str, step_s: float | None = None) -> Procedure:
     """Makes a `DrawnSide` of two steady steps of this process's training, those closest to `step_s`."""
     training = session.subject
     loader: Any = training.loader

@@ -20,7 +20,7 @@ from perfkit.additions.parity.study import ParityReport
 from perfkit.recipe import Recipe, switches
 from perfkit.results import Check, Mechanism
 from perfkit.worker.checks import first_tensor, verify
-from perfkit.worker.session import Session
+from perfkit.worker.session import WorkerSession
 from perfkit.worker.training import Training, loss_values
 
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
@@ -80,7 +80,7 @@ class CheckedSide:
         return self._workload.loss(outputs, targets)
 
 
-def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: int) -> ParityReport:
+def check(session: WorkerSession, recipe: Recipe, exactness: str, seed: int, steps: int) -> ParityReport:
     """Compares some steps of a recipe with the plain program at the same batch size (`MOST_SAMPLES` at most).
 
     `exactness` is `bitwise`, or anything else for a tolerance; `seed` is for weights, order and augmentation.

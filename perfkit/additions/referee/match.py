@@ -12,7 +12,7 @@ from msgspec import structs
 from perfkit.additions.referee.behaviour import BEHAVIOUR, NAMES, WITNESS, Behaviour
 from perfkit.additions.referee.verdict import MatchResult
 from perfkit.additions.scripts.run_account import Account
-from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, Starter, script_plan
+from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, ScriptStarter, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.shared.memory import Memory
 from perfkit.errors import PerfkitError, one_of
@@ -35,7 +35,7 @@ class ScriptSide(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """How two sides are compared: preset and seed as for `study.script_plan`, process as for `Starter`."""
+    """How two sides are compared: preset, seed as for `study.script_plan`, process as for `ScriptStarter`."""
 
     preset: str | None = None
     seed: int = 0
@@ -88,7 +88,7 @@ def matched(a: ScriptSide, b: ScriptSide, terms: Terms) -> Match:
     if a.title == b.title:  # a source knows a stage by its title
         b = b._replace(title=f"{b.title} (again)")
     others = {} if b.launch == a.launch else {b.title: b.launch}
-    starter = Starter(a.launch, others, (WITNESS,), terms.process)
+    starter = ScriptStarter(a.launch, others, (WITNESS,), terms.process)
     plan = script_plan(starter, terms.preset, terms.seed)
     return Match(plan, Candidate(a.title, a.changes), Candidate(b.title, b.changes), set(terms.allowed))
 

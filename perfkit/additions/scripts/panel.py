@@ -71,7 +71,7 @@ class ScriptPanel(Panel):
         return [*self._edit, *(_compared(result) if result else ()), *self._seen]
 
     def _planned_now(self) -> Plan:
-        return study.script_plan(study.Starter(self.launch), self._preset)
+        return study.script_plan(study.ScriptStarter(self.launch), self._preset)
 
     def _change(self) -> None:
         self._forget_edit()

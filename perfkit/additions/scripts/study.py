@@ -38,7 +38,7 @@ _UNKNOWN = ScriptFacts(device="", facts=DeviceFacts(), samples_per_step=1)
 
 
 @dataclass(frozen=True)
-class Starter:
+class ScriptStarter:
     """How the script of each stage is started, and what looks at it there."""
 
     launch: Launch
@@ -104,7 +104,7 @@ class ScriptSource(Source):
     """Scripts: each stage is a process of one, with switches that are set from outside."""
 
     is_costly = True
-    starter: Starter
+    starter: ScriptStarter
     facts: ScriptFacts = _UNKNOWN  # what trains in the script, once it has taken its first steps
 
     def alone(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
@@ -243,7 +243,7 @@ def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
     return [*ended, *notices, checks("Checks", [*run.mechanism, *proofs])]
 
 
-def script_plan(starter: Starter, preset: str | None = None, seed: int = 0) -> Plan:
+def script_plan(starter: ScriptStarter, preset: str | None = None, seed: int = 0) -> Plan:
     """The plan of a study of scripts as they are now, whose device is known once they train."""
     if not landlock.is_there():
         warnings.warn(TEXTS["guard"]["limits"], stacklevel=2)

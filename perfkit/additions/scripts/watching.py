@@ -18,7 +18,7 @@ from perfkit.additions.scripts.advice import Switches
 from perfkit.additions.scripts.evidence import Evidence, Growth, Symptoms
 from perfkit.additions.scripts.messages import Observation, ScriptFacts, limits
 from perfkit.additions.scripts.run_account import OF_STEP, Account
-from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, Starter, script_plan
+from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, ScriptStarter, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.shared.looking import new_trace
 from perfkit.additions.shared.memory import Memory
@@ -72,7 +72,7 @@ def watch_script(
     `whole`: it runs to its end. `tries`: the two best suggestions are measured, about 30 s or more each.
     """
     progress = progress or Progress()
-    with script_plan(Starter(launch)).open(progress) as session:
+    with script_plan(ScriptStarter(launch)).open(progress) as session:
         assert isinstance(session, ScriptSession)
         with progress.part(0, 2 if tries else 1):
             script = session.take()

@@ -18,7 +18,7 @@ from perfkit.worker import checks
 from perfkit.worker import training as training_module
 from perfkit.worker.checks import compile_counters
 from perfkit.worker.procedure import drive
-from perfkit.worker.session import Session
+from perfkit.worker.session import WorkerSession
 from perfkit.worker.training import Training, loss_values
 from tests.support.toy import Blocks, NaNLoss, Toy
 
@@ -30,7 +30,7 @@ def training(workload=None, **switches):
 
 
 def first_losses(subject, count=4):
-    session = Session(SimpleNamespace(send=lambda message: None))
+    session = WorkerSession(SimpleNamespace(send=lambda message: None))
     session.subject = subject
     return loss_values(drive(session.take(count, "", early=[subject.first]), subject.step).plain)
 
@@ -140,7 +140,7 @@ def test_a_peak_that_is_not_kept_is_not_known():
 def test_the_start_of_a_training_has_nothing_of_the_time_that_its_parent_takes_to_think(monkeypatch):
     waited, clock = [0.0], time.time
     monkeypatch.setattr(time, "time", lambda: clock() + waited[0])
-    session = Session(SimpleNamespace(send=lambda message: None))
+    session = WorkerSession(SimpleNamespace(send=lambda message: None))
     session.describe("tests.support.toy:Toy", "smoke", {}, "cpu")
     waited[0] = 1000.0
     job = session.train(Recipe(batch_size=8), seed=0, loss_steps=1, warmup_s=0.0)
@@ -152,7 +152,7 @@ def test_code_that_was_saved_after_a_measurement_began_is_not_trained(tmp_path, 
     file.write_text("from tests.support.toy import Toy\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    session = Session(SimpleNamespace(send=lambda message: None))
+    session = WorkerSession(SimpleNamespace(send=lambda message: None))
     about = ("edited_workload:Toy", "smoke", {}, "cpu", workloads.digest("edited_workload:Toy"))
     session.describe(*about)
     file.write_text("from tests.support.toy import Toy as Toy\n", encoding="utf-8")

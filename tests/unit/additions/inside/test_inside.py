@@ -16,7 +16,7 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.show import document, terminal
 from perfkit.show.style import Figure
-from perfkit.worker.session import Session
+from perfkit.worker.session import WorkerSession
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
 
@@ -135,7 +135,7 @@ def test_what_a_library_reads_is_not_the_script_s_to_change():
 
 
 def session(workload=None, **switches):
-    asked = Session(SimpleNamespace(send=None))
+    asked = WorkerSession(SimpleNamespace(send=None))
     asked.subject = Training(Recipe(**{"batch_size": 8, **switches}), workload or Toy(), torch.device("cpu"))
     return asked
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.scripts import study
-from perfkit.additions.scripts.study import Pace, Pacer, Starter
+from perfkit.additions.scripts.study import Pace, Pacer, ScriptStarter
 from perfkit.additions.scripts.watched import Launch
 from perfkit.ladder.catalogue import PRESETS, Budget, Slice, Stage
 from perfkit.recipe import Recipe
@@ -26,12 +26,12 @@ def test_a_script_is_measured_as_it_was_when_its_study_began(tmp_path):
     file = tmp_path / "train.py"
     file.write_bytes(b"old")
     launch = Launch(str(file))
-    plan = study.script_plan(Starter(launch, {"new": launch}), "smoke")
+    plan = study.script_plan(ScriptStarter(launch, {"new": launch}), "smoke")
     starter = plan.source().starter
     file.write_bytes(b"saved meanwhile")
     for each in (starter.launch, starter.launch_of("new")):
         assert dict(each.replaced) == {file: b"old"} and each.code == plan.subject.code
-    assert study.script_plan(Starter(launch), "smoke").subject.code != plan.subject.code
+    assert study.script_plan(ScriptStarter(launch), "smoke").subject.code != plan.subject.code
     assert launch.frozen().frozen() == launch.frozen(), "what is replaced already stays"
 
 
@@ -39,7 +39,7 @@ def test_new_processes_of_a_script_need_no_zygote(monkeypatch):
     """Each would import torch, for nobody, while the scripts start."""
     prepared = []
     monkeypatch.setattr(here.zygote, "prepare", lambda *about: prepared.append(about))
-    session = study.ScriptSession(study.ScriptSource(None, starter=Starter(None)), Progress())
+    session = study.ScriptSession(study.ScriptSource(None, starter=ScriptStarter(None)), Progress())
     session.renew([Stage("baseline", "baseline", Recipe())])
     assert prepared == []
 
