@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfRank, State, StepOfRank
-from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
+from perfkit.additions.scripts import hooks, messages
+from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.lines import Sampler
@@ -156,7 +156,7 @@ class RankRecorder(Part):
         """What it does at this moment; calls of a model inside another one, `model.module`, are not seen."""
         part = self.account.part_now()
         evaluates = any(not model.module.training for model in list(self.exchange.models))  # it may grow
-        return EVALUATION if part == OWN and evaluates else part
+        return messages.EVALUATION if part == messages.OWN and evaluates else part
 
     def _loader(self) -> LoaderOfRank | None:
         loader: Any = self.script.loader

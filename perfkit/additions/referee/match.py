@@ -11,7 +11,7 @@ from msgspec import structs
 
 from perfkit.additions.referee.behaviour import BEHAVIOUR, NAMES, WITNESS, Behaviour
 from perfkit.additions.referee.verdict import MatchResult
-from perfkit.additions.scripts.run_account import Account
+from perfkit.additions.scripts.messages import Account
 from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, ScriptStarter, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.shared.memory import Memory

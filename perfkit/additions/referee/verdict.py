@@ -10,8 +10,8 @@ import msgspec
 
 from perfkit.additions.referee.behaviour import BESIDES, LIMIT, SAME, Behaviour, Difference, differences
 from perfkit.additions.scripts import study
+from perfkit.additions.scripts.messages import CHECKPOINTS, EPOCHS, EVALUATION, PARTS, STEPS
 from perfkit.additions.scripts.report import sentences
-from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, PARTS, STEPS
 from perfkit.results import Check, Comparison, Ratio, Run
 from perfkit.results.stats import MIN_ROUNDS, judged
 from perfkit.show import units

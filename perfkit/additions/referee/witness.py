@@ -11,7 +11,7 @@ from msgspec import structs
 
 from perfkit.additions.referee.behaviour import LIMIT, MOVES_AFTER, WITNESS, Behaviour, is_kept
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.run_account import COMPILING, START
+from perfkit.additions.scripts.messages import COMPILING, START
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.shared.tensors import first_tensor, graph
 from perfkit.worker.checks import dtype_name

@@ -8,9 +8,7 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Finding, Found
 from perfkit.additions.scripts.causes import loading, outside, steps
-from perfkit.additions.scripts.evidence import ALIKE, Symptoms
-from perfkit.additions.scripts.messages import TEXTS, Observation
-from perfkit.additions.scripts.run_account import STEPS
+from perfkit.additions.scripts.messages import ALIKE, STEPS, TEXTS, Observation, Symptoms
 from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units

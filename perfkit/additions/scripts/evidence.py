@@ -14,134 +14,25 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import msgspec
 import numpy
 import psutil
 import torch
 from torch import nn
 
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
-from perfkit.additions.scripts.messages import ScriptFacts, limits
-from perfkit.additions.scripts.run_account import EVALUATION, OWN, STEPS, Account
+from perfkit.additions.scripts.loaders import data_facts
+from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
 from perfkit.additions.scripts.script import Part, Script, is_capturing
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import Line, Sampler, Times, lines
+from perfkit.additions.shared.lines import Sampler, Times, lines
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors
-from perfkit.additions.shared.trend import Trend
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
 from perfkit.worker import checks
 from perfkit.worker.procedure import Procedure
 
-QUESTION = f"{__name__}:evidence"
-STATE = f"{__name__}:denormals"
-NOT_STEPS = (EVALUATION, "start", "checkpoint")  # parts that are not of a plain step
 _LOOKS = "looks"  # what is done here, which the script does not do
-AGAIN = "forward again"  # the part of a backward pass in which gradient checkpointing computes forward again
 LIMIT = limits("evidence")
-BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
-LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
-ALIKE = 0.7  # a share of at least this part of the largest counts as equal: looks scatter
-MUCH_MEMORY = 30e6
-
-
-class Rows(msgspec.Struct, frozen=True):
-    """The largest dense embedding: its rows, those that a step touched, and its share of all weights."""
-
-    count: int
-    touched: int
-    of_weights: float
-
-
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Some steps whose stacks were looked at, and what torch was asked meanwhile: see docs/json.md."""
-
-    steps: int
-    parts: dict[str, float] = {}
-    lines: list[Line] = []
-    loading: Loading | None = None
-    data: DataFacts | None = None
-    collecting: dict[str, float] = {}
-    is_on: dict[str, str] = {}
-    nodes: dict[int, int] = {}
-    denormal: float = 0.0
-    rows: Rows | None = None
-    shapes: int = 0
-    graphs: int = 0
-    threads: int = 0
-    one_thread: bool = False
-    kept: dict[str, str] = {}
-    without_optimizer: float = 0.0
-    frozen: float = 0.0
-    step_s: float = 0.0
-    in_hooks: dict[str, float] = {}
-    groups: int = 0
-    group_kinds: int = 0
-    peak: int | None = None
-    memory: int = 0
-
-    @property
-    def of_step(self) -> dict[str, float]:
-        """Seconds of a step by part, each of them until the device was done."""
-        return {part: spent / self.steps for part, spent in self.parts.items() if part not in NOT_STEPS}
-
-    @property
-    def steps_s(self) -> float:
-        return max(self.steps * sum(self.of_step.values()), 1e-9)
-
-
-class Growth(msgspec.Struct, frozen=True):
-    """Memory before and after some steps: `memory` of `watch` in docs/json.md."""
-
-    steps: int
-    first: int
-    last: int
-    workers_first: int = 0
-    workers_last: int = 0
-    threads: int = 0
-
-
-class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was seen of a script; `growing`: the part of a step that grows; `printed`: its warnings."""
-
-    script: ScriptFacts
-    run: Account
-    evidence: Evidence
-    cores: int
-    cpu_has_bf16: bool = True
-    trend: Trend | None = None
-    growing: str = ""
-    memory: Growth | None = None
-    printed: list[str] = []
-
-    def lines(self, *parts: str) -> Iterator[tuple[Line, float]]:
-        for line in self.evidence.lines:
-            if line.part in parts:
-                yield line, self.of_run(line.seconds)
-
-    def of_run(self, seconds: float) -> float:
-        """The share of the run that so many seconds of the steps that were looked at are."""
-        return seconds / self.evidence.steps_s * self.run.running(STEPS)
-
-    def share_of(self, *parts: str) -> float:
-        """The share of the run that parts of its steps take."""
-        return self.of_run(sum(self.evidence.parts.get(part, 0.0) for part in parts))
-
-    @property
-    def loading(self) -> float:
-        return self.share_of("sampler", *BATCHES)
-
-    def loading_lines(self) -> Iterator[tuple[Line, float]]:
-        """Lines that load, with their share of the run; of lines in workers, that is a share of the wait."""
-        yield from self.lines("sampler", "data set", "collate")
-        if loading := self.evidence.loading:
-            for line in loading.lines:
-                yield line, self.loading * line.seconds / max(loading.seconds, line.seconds)
-
-    def site(self, role: str) -> str:
-        frames = next((site.frames for site in self.script.sites if site.role == role), [])
-        return ", called in ".join(os.path.basename(frame.place) for frame in frames[:2])
 
 
 class Inquiry(Part):

@@ -21,42 +21,15 @@ from torch.utils import data
 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.batches import BatchLedger
-from perfkit.additions.scripts.messages import Site, limits
+from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Part, Script
 from perfkit.additions.shared.clock import own_time
-from perfkit.additions.shared.lines import Line, Sampler, lines, merged
+from perfkit.additions.shared.lines import Sampler, lines, merged
 from perfkit.additions.shared.tensors import attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
 _FILES = hooks.TABLES["files"]["names"]
 LIMIT = limits("loaders")
-
-
-class DataFacts(msgspec.Struct, kw_only=True):
-    """A loader and its data set, as far as they tell: `data` of `evidence` in docs/json.md."""
-
-    kind: str
-    workers: int
-    keeps_workers: bool = False
-    is_iterable: bool = False
-    is_split: bool = False
-    can_batch: bool = False
-    batches: int = 0
-    generators: list[str] = []
-    in_memory: list[str] = []
-    objects: int = 0
-    of: list[str] = []
-    open_files: dict[str, int] = {}
-    shared: list[str] = []
-
-
-class Loading(msgspec.Struct, kw_only=True):
-    """Seconds that batches took in whatever process made them, and the lines of it in loader workers."""
-
-    batches: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-    lines: list[Line] = []
 
 
 class Watch:

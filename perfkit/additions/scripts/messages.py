@@ -1,12 +1,17 @@
-"""What a watched script says of itself, as typed data."""
+"""What a watched script says of itself, and what was seen of it: who asks it need not import torch."""
 
+import os
+from collections.abc import Iterator
 from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from perfkit import registry
+from perfkit.additions.shared.lines import Line
+from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
 from perfkit.recipe import Value, switches
 from perfkit.worker.messages import Block, DeviceFacts
@@ -14,6 +19,17 @@ from perfkit.worker.messages import Block, DeviceFacts
 TEXTS: dict[str, dict[str, Any]] = registry.toml(__package__, "texts")
 LOSSES = 8  # first losses that are compared
 SETTABLE = tuple(name for name in switches() if name not in TEXTS["by_hand"])
+START, EPOCHS, STEPS, EVALUATION = "start", "starts of epochs", "steps", "evaluation"
+CHECKPOINTS, COMPILING, BETWEEN = "checkpoints", "compilation", "between steps"
+PARTS = (START, EPOCHS, STEPS, EVALUATION, CHECKPOINTS, COMPILING, BETWEEN)
+OWN = "own code"
+OF_STEP = ("waiting", "forward", "backward", "optimizer", OWN)  # what a plain step consists of
+NOT_STEPS = (EVALUATION, "start", "checkpoint")  # parts that are not of a plain step
+AGAIN = "forward again"  # the part of a backward pass in which gradient checkpointing computes forward again
+BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
+LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
+ALIKE = 0.7  # a share of at least this part of the largest counts as equal: looks scatter
+MUCH_MEMORY = 30e6
 
 
 def limits(module: str) -> Any:
@@ -96,3 +112,165 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting(self) -> float:
         return min(1.0, sum(self.block.data_wait_s) / self.block.seconds)
+
+
+class StepTime(msgspec.Struct, frozen=True, array_like=True):
+    """A plain step: its number in the run, its seconds, and those of its parts as in `OF_STEP`."""
+
+    number: int
+    seconds: float
+    parts: list[float]
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """The wall time of a run that was seen, `parts` → seconds: `run` of `watch` in docs/json.md."""
+
+    parts: dict[str, float]
+    imports_s: float = 0.0
+    steps: int = 0
+    last: int = 0
+    plain: list[StepTime] = []
+    epochs: list[int] = []
+    evaluations: int = 0
+    compiled: int = 0
+    marked: int = 0
+    evaluation_bytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+    def running(self, part: str) -> float:
+        return self.parts.get(part, 0.0) / max(self.seconds - self.parts.get(START, 0.0), 1e-9)
+
+    @property
+    def of_step(self) -> dict[str, float]:
+        if not self.plain:
+            return {}
+        mean = np.mean([step.parts for step in self.plain], axis=0)
+        return dict(zip(OF_STEP, mean.tolist(), strict=True))
+
+
+class DataFacts(msgspec.Struct, kw_only=True):
+    """A loader and its data set, as far as they tell: `data` of `evidence` in docs/json.md."""
+
+    kind: str
+    workers: int
+    keeps_workers: bool = False
+    is_iterable: bool = False
+    is_split: bool = False
+    can_batch: bool = False
+    batches: int = 0
+    generators: list[str] = []
+    in_memory: list[str] = []
+    objects: int = 0
+    of: list[str] = []
+    open_files: dict[str, int] = {}
+    shared: list[str] = []
+
+
+class Loading(msgspec.Struct, kw_only=True):
+    """Seconds that batches took in whatever process made them, and the lines of it in loader workers."""
+
+    batches: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    lines: list[Line] = []
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The largest dense embedding: its rows, those that a step touched, and its share of all weights."""
+
+    count: int
+    touched: int
+    of_weights: float
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Some steps whose stacks were looked at, and what torch was asked meanwhile: see docs/json.md."""
+
+    steps: int
+    parts: dict[str, float] = {}
+    lines: list[Line] = []
+    loading: Loading | None = None
+    data: DataFacts | None = None
+    collecting: dict[str, float] = {}
+    is_on: dict[str, str] = {}
+    nodes: dict[int, int] = {}
+    denormal: float = 0.0
+    rows: Rows | None = None
+    shapes: int = 0
+    graphs: int = 0
+    threads: int = 0
+    one_thread: bool = False
+    kept: dict[str, str] = {}
+    without_optimizer: float = 0.0
+    frozen: float = 0.0
+    step_s: float = 0.0
+    in_hooks: dict[str, float] = {}
+    groups: int = 0
+    group_kinds: int = 0
+    peak: int | None = None
+    memory: int = 0
+
+    @property
+    def of_step(self) -> dict[str, float]:
+        """Seconds of a step by part, each of them until the device was done."""
+        return {part: spent / self.steps for part, spent in self.parts.items() if part not in NOT_STEPS}
+
+    @property
+    def steps_s(self) -> float:
+        return max(self.steps * sum(self.of_step.values()), 1e-9)
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """Memory before and after some steps: `memory` of `watch` in docs/json.md."""
+
+    steps: int
+    first: int
+    last: int
+    workers_first: int = 0
+    workers_last: int = 0
+    threads: int = 0
+
+
+class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was seen of a script; `growing`: the part of a step that grows; `printed`: its warnings."""
+
+    script: ScriptFacts
+    run: Account
+    evidence: Evidence
+    cores: int
+    cpu_has_bf16: bool = True
+    trend: Trend | None = None
+    growing: str = ""
+    memory: Growth | None = None
+    printed: list[str] = []
+
+    def lines(self, *parts: str) -> Iterator[tuple[Line, float]]:
+        for line in self.evidence.lines:
+            if line.part in parts:
+                yield line, self.of_run(line.seconds)
+
+    def of_run(self, seconds: float) -> float:
+        """The share of the run that so many seconds of the steps that were looked at are."""
+        return seconds / self.evidence.steps_s * self.run.running(STEPS)
+
+    def share_of(self, *parts: str) -> float:
+        """The share of the run that parts of its steps take."""
+        return self.of_run(sum(self.evidence.parts.get(part, 0.0) for part in parts))
+
+    @property
+    def loading(self) -> float:
+        return self.share_of("sampler", *BATCHES)
+
+    def loading_lines(self) -> Iterator[tuple[Line, float]]:
+        """Lines that load, with their share of the run; of lines in workers, that is a share of the wait."""
+        yield from self.lines("sampler", "data set", "collate")
+        if loading := self.evidence.loading:
+            for line in loading.lines:
+                yield line, self.loading * line.seconds / max(loading.seconds, line.seconds)
+
+    def site(self, role: str) -> str:
+        frames = next((site.frames for site in self.script.sites if site.role == role), [])
+        return ", called in ".join(os.path.basename(frame.place) for frame in frames[:2])

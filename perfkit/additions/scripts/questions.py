@@ -27,7 +27,7 @@ from torch.utils import data
 from perfkit.additions.guard.outputs import Outputs, Write
 from perfkit.additions.scripts import evidence, hooks, messages
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
-from perfkit.additions.scripts.run_account import Account, RunAccount
+from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.shared.clock import clock
@@ -179,7 +179,7 @@ class Questions(Procedures, Part):
                 return True
         return False
 
-    def account(self) -> Account:
+    def account(self) -> messages.Account:
         return self.run_account.account(self._script.settings["started"], self._script.steps.began_at)
 
     def _settings(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import jinja2
 from perfkit.additions.advice.finding import UNITS, Finding, advice_table
 from perfkit.additions.inside import looks
 from perfkit.additions.scripts.advice import ordered
-from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, STEPS
+from perfkit.additions.scripts.messages import CHECKPOINTS, EPOCHS, EVALUATION, STEPS
 from perfkit.recipe import shown
 from perfkit.results.stats import CLEAN
 from perfkit.show import units

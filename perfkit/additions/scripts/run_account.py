@@ -1,4 +1,4 @@
-"""Where the wall time of a run goes: `RunAccount` adds up what was seen, and `Account` tells it."""
+"""Where the wall time of a run goes: `RunAccount` adds up what was seen."""
 
 import contextlib
 import statistics
@@ -6,56 +6,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 
-import msgspec
-import numpy as np
 import psutil
 
+from perfkit.additions.scripts import messages
+from perfkit.additions.scripts.messages import Account, StepTime
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.shared.clock import clock
 
-START, EPOCHS, STEPS, EVALUATION = "start", "starts of epochs", "steps", "evaluation"
-CHECKPOINTS, COMPILING, BETWEEN = "checkpoints", "compilation", "between steps"
-PARTS = (START, EPOCHS, STEPS, EVALUATION, CHECKPOINTS, COMPILING, BETWEEN)
-OWN = "own code"
-OF_STEP = ("waiting", "forward", "backward", "optimizer", OWN)  # what a plain step consists of
 _KEPT = 4000  # plain steps of which each time is kept
-
-
-class StepTime(msgspec.Struct, frozen=True, array_like=True):
-    """A plain step: its number in the run, its seconds, and those of its parts as in `OF_STEP`."""
-
-    number: int
-    seconds: float
-    parts: list[float]
-
-
-class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """The wall time of a run that was seen, `parts` → seconds: `run` of `watch` in docs/json.md."""
-
-    parts: dict[str, float]
-    imports_s: float = 0.0
-    steps: int = 0
-    last: int = 0
-    plain: list[StepTime] = []
-    epochs: list[int] = []
-    evaluations: int = 0
-    compiled: int = 0
-    marked: int = 0
-    evaluation_bytes: int = 0
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.parts.values())
-
-    def running(self, part: str) -> float:
-        return self.parts.get(part, 0.0) / max(self.seconds - self.parts.get(START, 0.0), 1e-9)
-
-    @property
-    def of_step(self) -> dict[str, float]:
-        if not self.plain:
-            return {}
-        mean = np.mean([step.parts for step in self.plain], axis=0)
-        return dict(zip(OF_STEP, mean.tolist(), strict=True))
 
 
 class RunAccount(Part):
@@ -86,7 +44,7 @@ class RunAccount(Part):
 
     def part_now(self) -> str:
         """What the script does at this moment."""
-        return self._script.part or (OWN if self._evaluating_since is None else EVALUATION)
+        return self._script.part or (messages.OWN if self._evaluating_since is None else messages.EVALUATION)
 
     def on_fetch(self) -> None:
         self._fetching_since = self._fetching_since or clock()
@@ -134,13 +92,13 @@ class RunAccount(Part):
         plain, marked = self._plain, self._marked
         usual_s = statistics.median(step.seconds for step in plain) if plain else None
         parts = defaultdict[str, float](float)
-        parts[START] = max(0.0, began - started)
-        parts[STEPS] = self._more_s + sum(step.seconds for step in plain)
+        parts[messages.START] = max(0.0, began - started)
+        parts[messages.STEPS] = self._more_s + sum(step.seconds for step in plain)
         for step in marked:
             for name, seconds in _split(step, usual_s).items():
                 parts[name] += seconds
         return Account(
-            parts={name: parts[name] for name in PARTS if parts[name] > 0},
+            parts={name: parts[name] for name in messages.PARTS if parts[name] > 0},
             imports_s=max(0.0, self._imported_at - started),
             steps=self._count,
             last=self._script.steps.count,
@@ -161,9 +119,11 @@ def _parts(step: ScriptStep) -> list[float]:
 def _split(step: ScriptStep, usual_s: float | None) -> dict[str, float]:
     """The seconds of a step with something else in it, by part; what a usual step would take is a step."""
     spent = step.spent
-    split = {EPOCHS: spent["start"], EVALUATION: spent["evaluated"], CHECKPOINTS: spent["checkpoint"]}
+    split = {messages.EPOCHS: spent["start"], messages.CHECKPOINTS: spent["checkpoint"]}
+    split[messages.EVALUATION] = spent["evaluated"]
     rest = max(0.0, step.seconds - sum(split.values()))
     extra = 0.0 if usual_s is None else rest - usual_s
     if usual_s is None or extra < usual_s:  # as long as a step may be
-        return {**split, STEPS: rest}
-    return {**split, STEPS: usual_s, COMPILING if "compilation" in step.marks else BETWEEN: extra}
+        return {**split, messages.STEPS: rest}
+    more = messages.COMPILING if "compilation" in step.marks else messages.BETWEEN
+    return {**split, messages.STEPS: usual_s, more: extra}

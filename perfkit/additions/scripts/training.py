@@ -11,8 +11,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import tree_map
 
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.messages import failed, limits
-from perfkit.additions.scripts.run_account import OWN
+from perfkit.additions.scripts.messages import OWN, failed, limits
 from perfkit.additions.scripts.script import Part, Script, is_capturing
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.tensors import attributes, size, tensors

@@ -13,11 +13,9 @@ import numpy as np
 from perfkit import machine
 from perfkit.additions.advice.finding import Finding, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
-from perfkit.additions.scripts import advice, evidence, report
+from perfkit.additions.scripts import advice, messages, report
 from perfkit.additions.scripts.advice import Switches
-from perfkit.additions.scripts.evidence import Evidence, Growth, Symptoms
-from perfkit.additions.scripts.messages import Observation, ScriptFacts, limits
-from perfkit.additions.scripts.run_account import OF_STEP, Account
+from perfkit.additions.scripts.messages import Account, Evidence, Growth, Observation, ScriptFacts, Symptoms
 from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, ScriptStarter, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.shared.looking import new_trace
@@ -35,7 +33,9 @@ from perfkit.worker.messages import Peak
 
 BUDGET_S = 60.0  # seconds for watching once the script trains
 TRY_S = 30.0  # seconds for each switch that is tried
-LIMIT = limits("watching")
+EVIDENCE = "perfkit.additions.scripts.evidence:evidence"  # questions, imported in the script's process
+STATE = "perfkit.additions.scripts.evidence:denormals"
+LIMIT = messages.limits("watching")
 Answers = dict[str, Any]  # by the name of a look; `Unanswered` where there is none
 _LINES, _LATER, _WAITS, _PROFILE = "the lines", "later steps", "hidden waits", "a profile"  # names of looks
 
@@ -174,7 +174,7 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     threads = 1 if taken > CLEAN and answers["facts"].device == "cpu" else 0
     how = {"seconds": budget_s * LIMIT.looking, "threads": threads}
     least_s = LIMIT.costs * answers["plain"].step_s
-    answers = in_turn(script, [Look(_LINES, evidence.QUESTION, patient, how)], least_s, answers)
+    answers = in_turn(script, [Look(_LINES, EVIDENCE, patient, how)], least_s, answers)
     progress.reach(0.5)
     began = 0 if silent(answers) == Unanswered.BUSY else script.ask("account").last
     first = Memory.of(script.tree)
@@ -183,7 +183,7 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     answers |= {"taken": taken, "denormal": 0.0, "memory": None}
     if silent(answers) != Unanswered.BUSY:
         answers |= {"account": script.ask("account"), "facts": script.ask("describe")}
-        answers["denormal"] = script.ask(evidence.STATE)
+        answers["denormal"] = script.ask(STATE)
         last = Memory.of(script.tree)
         steps = answers["account"].last - began
         if first.own and last.own and steps > 0:  # looks take some for themselves
@@ -250,4 +250,4 @@ def trend_of(account: Account) -> tuple[Trend | None, str]:
     parts = np.array([step.parts for step in plain])
     grew = np.median(parts[-third:], axis=0) - np.median(parts[:third], axis=0)
     largest = int(grew.argmax())
-    return found, OF_STEP[largest] if grew[largest] > 0.8 * np.abs(grew).sum() else ""
+    return found, messages.OF_STEP[largest] if grew[largest] > 0.8 * np.abs(grew).sum() else ""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from scipy import stats as scipy_stats
 
 _FEWEST = 12  # values: with fewer there is no result
 _MOST_USED = 400  # values for a slope, whose cost is quadratic
@@ -34,6 +33,8 @@ def trend(numbers: Sequence[int], values: Sequence[float], epochs: Sequence[int]
     x, y = np.asarray(numbers[::every], float), np.asarray(values[::every], float)
     if tooth := _saw_tooth(x, y, epochs):
         return tooth
+    from scipy import stats as scipy_stats  # a script that is watched shall not import it
+
     first, last = _thirds(y)
     slope, start, low, high = map(float, scipy_stats.theilslopes(y, x))
     at = _jump(y, start + slope * x) if last >= _JUMPS * first else 0

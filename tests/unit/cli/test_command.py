@@ -58,6 +58,18 @@ def test_the_help_names_every_command_and_imports_none():
     assert "Did you mean 'runs'? Allowed: run, runs, " in run("rums", code=2)
 
 
+@pytest.mark.integration
+def test_no_command_and_nothing_of_a_notebook_imports_torch():
+    """That takes two seconds of a core. What trains, or is watched, imports it in a process of its own."""
+    code = (
+        "import sys; from perfkit import notebook, registry; from perfkit.cli import COMMANDS;"
+        "[registry.load(place) for place, _ in (COMMANDS | registry.table('COMMANDS')).values()];"
+        "[getattr(notebook, name) for name in dir(notebook)]; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_a_command_describes_itself_and_each_option(name):
     built = get_command(app).get_command(None, name)

@@ -4,8 +4,7 @@ import os
 from collections.abc import Sequence
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
-from perfkit.additions.scripts.evidence import ALIKE, BATCHES, LEAST, MUCH_MEMORY, Symptoms
-from perfkit.additions.scripts.run_account import OWN
+from perfkit.additions.scripts.messages import ALIKE, BATCHES, LEAST, MUCH_MEMORY, OWN, Symptoms
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits

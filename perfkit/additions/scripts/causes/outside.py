@@ -1,8 +1,7 @@
 """Causes outside of the steps: evaluations, starts of epochs, checkpoints."""
 
 from perfkit.additions.advice.finding import Causes, Found
-from perfkit.additions.scripts.evidence import LEAST, MUCH_MEMORY, Symptoms
-from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION
+from perfkit.additions.scripts.messages import CHECKPOINTS, EPOCHS, EVALUATION, LEAST, MUCH_MEMORY, Symptoms
 
 _CAUSES = Causes(__name__)
 

@@ -8,8 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
-from perfkit.additions.scripts.evidence import AGAIN, LEAST, MUCH_MEMORY, Symptoms
-from perfkit.additions.scripts.run_account import COMPILING, OWN
+from perfkit.additions.scripts.messages import AGAIN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
 from perfkit.additions.shared.lines import text_at
 
 _CAUSES = Causes(__name__)

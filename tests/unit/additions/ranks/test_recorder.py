@@ -12,7 +12,7 @@ from perfkit.additions.ranks import recorder as recorders
 from perfkit.additions.ranks.ddp import StepExchange
 from perfkit.additions.ranks.messages import LIMIT, PARTS, State
 from perfkit.additions.ranks.recorder import RankRecorder, _row_sums
-from perfkit.additions.scripts.run_account import OWN
+from perfkit.additions.scripts.messages import OWN
 from perfkit.additions.scripts.script import ScriptStep
 
 

@@ -6,9 +6,7 @@ import msgspec
 import pytest
 
 from perfkit.additions.scripts.advice import Switches, ordered, suggest
-from perfkit.additions.scripts.evidence import Evidence, Symptoms
-from perfkit.additions.scripts.messages import Observation, ScriptFacts
-from perfkit.additions.scripts.run_account import Account, StepTime
+from perfkit.additions.scripts.messages import Account, Evidence, Observation, ScriptFacts, StepTime, Symptoms
 from perfkit.results.stats import Ratio
 from perfkit.rules import Target
 from perfkit.worker.messages import Block, DeviceFacts

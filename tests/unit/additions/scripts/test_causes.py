@@ -10,10 +10,22 @@ import torch
 
 from perfkit.additions.scripts import evidence
 from perfkit.additions.scripts.advice import findings
-from perfkit.additions.scripts.evidence import Evidence, Growth, Symptoms
-from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
-from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
-from perfkit.additions.scripts.run_account import EVALUATION, OWN, Account, StepTime
+from perfkit.additions.scripts.loaders import data_facts
+from perfkit.additions.scripts.messages import (
+    AGAIN,
+    EVALUATION,
+    OWN,
+    Account,
+    DataFacts,
+    Evidence,
+    Frame,
+    Growth,
+    Loading,
+    ScriptFacts,
+    Site,
+    StepTime,
+    Symptoms,
+)
 from perfkit.additions.scripts.watching import trend_of
 from perfkit.additions.shared.lines import Line, Spot
 from perfkit.worker.messages import DeviceFacts
@@ -153,7 +165,7 @@ def test_the_time_in_hooks_is_that_of_the_line_in_the_function_that_a_module_cal
 
 @pytest.mark.parametrize(("peak", "named"), [(1, ["checkpointing_without_need"]), (9, []), (None, [])])
 def test_gradient_checkpointing_is_without_need_where_most_of_the_memory_is_free(peak, named):
-    asked = seen(parts={"forward": 1.0, "backward": 2.0, evidence.AGAIN: 1.0}, peak=peak, memory=10)
+    asked = seen(parts={"forward": 1.0, "backward": 2.0, AGAIN: 1.0}, peak=peak, memory=10)
     found = findings(asked)
     assert [each.cause for each in found] == named
     assert all(each.share == pytest.approx(0.25) for each in found)

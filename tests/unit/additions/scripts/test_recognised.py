@@ -12,10 +12,19 @@ from perfkit.additions.advice.finding import Finding
 from perfkit.additions.scripts import causes, evidence, hooks, report
 from perfkit.additions.scripts.advice import findings
 from perfkit.additions.scripts.batches import BatchLedger
-from perfkit.additions.scripts.evidence import Evidence, Growth, Symptoms
-from perfkit.additions.scripts.loaders import DataFacts, Loaders, Loading, data_facts
-from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
-from perfkit.additions.scripts.run_account import OWN, Account
+from perfkit.additions.scripts.loaders import Loaders, data_facts
+from perfkit.additions.scripts.messages import (
+    OWN,
+    Account,
+    DataFacts,
+    Evidence,
+    Frame,
+    Growth,
+    Loading,
+    ScriptFacts,
+    Site,
+    Symptoms,
+)
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.scripts.training import Updates
 from perfkit.additions.shared.lines import Line

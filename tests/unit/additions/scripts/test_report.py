@@ -7,9 +7,7 @@ import pytest
 
 from perfkit.additions.advice.finding import Finding, advice_table
 from perfkit.additions.scripts import report
-from perfkit.additions.scripts.evidence import Evidence, Symptoms
-from perfkit.additions.scripts.messages import ScriptFacts
-from perfkit.additions.scripts.run_account import Account
+from perfkit.additions.scripts.messages import Account, Evidence, ScriptFacts, Symptoms
 from perfkit.additions.shared.lines import Line
 from perfkit.additions.shared.trend import Trend
 from perfkit.results.stats import Ratio

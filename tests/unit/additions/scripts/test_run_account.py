@@ -5,15 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfkit.additions.scripts.run_account import (
-    BETWEEN,
-    CHECKPOINTS,
-    COMPILING,
-    EPOCHS,
-    EVALUATION,
-    STEPS,
-    RunAccount,
-)
+from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, STEPS
+from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import ScriptStep
 
 

@@ -8,7 +8,7 @@ import torch
 
 from perfkit.additions.scripts import messages, script, training
 from perfkit.additions.scripts.loaders import Loaders
-from perfkit.additions.scripts.run_account import OWN
+from perfkit.additions.scripts.messages import OWN
 from perfkit.additions.scripts.script import Script, ScriptStep, StepDetector
 from perfkit.additions.scripts.training import Updates
 from perfkit.additions.shared.tensors import size, tensors

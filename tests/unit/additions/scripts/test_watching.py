@@ -10,10 +10,8 @@ from msgspec.structs import replace
 
 from perfkit.additions.advice.finding import Finding
 from perfkit.additions.inside import SYNCS
-from perfkit.additions.scripts import evidence, watching
-from perfkit.additions.scripts.evidence import Evidence
-from perfkit.additions.scripts.messages import Observation, ScriptFacts
-from perfkit.additions.scripts.run_account import Account
+from perfkit.additions.scripts import watching
+from perfkit.additions.scripts.messages import Account, Evidence, Observation, ScriptFacts
 from perfkit.additions.scripts.study import ScriptSession, ScriptSource
 from perfkit.additions.scripts.watched import Launch
 from perfkit.additions.scripts.watching import Unanswered
@@ -32,8 +30,8 @@ ANSWERS = {
     "account": Account(parts={"steps": 0.1}, steps=10, last=10),
     "describe": ScriptFacts(device="cpu", facts=DeviceFacts()),
     "peak": Peak(None, None, 0),
-    evidence.QUESTION: Evidence(steps=0),
-    evidence.STATE: 0.0,
+    watching.EVIDENCE: Evidence(steps=0),
+    watching.STATE: 0.0,
     "run_on": True,
 }
 
@@ -49,7 +47,7 @@ class Slow:
 
     def ask(self, question, **_):
         self.asked.append(question)
-        if question == evidence.QUESTION:
+        if question == watching.EVIDENCE:
             self.is_busy = self.timeout_s < TOOK_S
             self.clock.now += min(self.timeout_s, TOOK_S)
         if self.is_busy:
@@ -79,7 +77,7 @@ def watched(script, whole):
 
 def test_a_look_that_takes_too_long_is_given_up_and_what_was_seen_before_stays(script):
     seen = watched(script, whole=False)
-    assert script.asked == ["observe", "account", "describe", "peak", evidence.QUESTION, "stop"]
+    assert script.asked == ["observe", "account", "describe", "peak", watching.EVIDENCE, "stop"]
     assert seen.run.steps == 10 and not seen.seen.ended
     (warning,) = seen.warnings
     assert "no time was left to measure the lines, later steps, hidden waits, a profile" in warning
