@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -28,12 +29,18 @@ def project(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def scratch(project, tmp_path, monkeypatch):
+def mirror(project):
+    """Where a mirror can be: in memory if the tests' temporary files are, as it has a thousand links."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
+        yield f"{folder}/files"
+
+
+@pytest.fixture
+def scratch(project, mirror, monkeypatch):
     """The current folder is its mirror."""
-    root = str(tmp_path / "scratch")
-    unfold(root, f"{root}{project}")
-    monkeypatch.chdir(f"{root}{project}")
-    return Outputs(root)
+    unfold(mirror, f"{mirror}{project}")
+    monkeypatch.chdir(f"{mirror}{project}")
+    return Outputs(mirror)
 
 
 def test_a_file_whose_mode_is_changed_keeps_its_contents(project, scratch):
@@ -211,14 +218,13 @@ def test_a_path_out_of_a_folder_that_is_a_link_is_refused(path, project, scratch
 
 
 @pytest.mark.parametrize("path", ["../other/old.txt", "../project/../other/old.txt", "../other../old.txt"])
-def test_a_path_that_begins_above_leads_to_the_mirror(path, project, tmp_path, monkeypatch):
+def test_a_path_that_begins_above_leads_to_the_mirror(path, project, mirror, monkeypatch):
     kept = Path(os.path.normpath(project / path))
     kept.parent.mkdir()
     kept.write_text("original")
-    root = str(tmp_path / "scratch")
-    unfold(root, f"{root}{project}")
-    monkeypatch.chdir(f"{root}{project}")
-    Outputs(root).hook("open", (path, "w", WRITING))
+    unfold(mirror, f"{mirror}{project}")
+    monkeypatch.chdir(f"{mirror}{project}")
+    Outputs(mirror).hook("open", (path, "w", WRITING))
     Path(path).write_text("new")
     assert kept.read_text() == "original" and Path(path).read_text() == "new"
 
