@@ -1,6 +1,7 @@
 """The public names: what a stub says of them is what is loaded, and a user's editor and type checker see it."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,12 +36,19 @@ def test_what_a_star_imports_what_is_listed_and_what_the_stub_names_are_the_same
     assert {*dir(notebook)} == {*TABLES["perfkit/notebook/__init__.pyi"]}
 
 
+@cache
+def defined():
+    """The functions and classes of the studies: their names by module."""
+    files = (Path(perfkit.__file__).parent / "studies").glob("*.py")
+    bodies = {file.stem: ast.parse(file.read_text("utf-8")).body for file in files}
+    return {stem: {node.name for node in body if hasattr(node, "name")} for stem, body in bodies.items()}
+
+
 @pytest.mark.parametrize("name", perfkit._CORE)
 def test_a_public_name_is_no_other_function_or_class_of_the_studies(name):
     module, _, _ = perfkit._CORE[name].partition(":")
-    for file in (Path(perfkit.__file__).parent / "studies").glob("*.py"):
-        defined = {node.name for node in ast.parse(file.read_text("utf-8")).body if hasattr(node, "name")}
-        assert name not in defined or module == f"perfkit.studies.{file.stem}", file
+    for stem, names in defined().items():
+        assert name not in names or module == f"perfkit.studies.{stem}", stem
 
 
 def test_a_users_type_checker_finds_them():
