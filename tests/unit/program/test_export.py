@@ -64,7 +64,9 @@ def test_a_script_reads_as_a_person_would_write_it(golden):
 
 @pytest.mark.parametrize("switches", [{}, *ON_CPU], ids=lambda switches: next(iter(switches), "baseline"))
 @pytest.mark.usefixtures("settings_kept")
-@pytest.mark.parametrize("workload", OPTIONS)
+@pytest.mark.parametrize(
+    "workload", ["photos", pytest.param("cifar_resnet18", marks=pytest.mark.integration), "tiny_gpt"]
+)
 def test_a_script_gives_the_losses_of_the_program(workload, switches, tmp_path):
     built, options = workloads.load(workload, OPTIONS[workload]), OPTIONS[workload]
     target = Target("cpu", offers(built), convolves=workload != "tiny_gpt")

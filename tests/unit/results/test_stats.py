@@ -64,6 +64,7 @@ def bursts(generator, count):
     return heavy + generator.normal(0, 0.7 * taken), taken
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("incarnations", "precision"), [(1, 0.0), (4, 0.0), (8, 0.0), (12, 0.03), (12, 0.05)]
 )
