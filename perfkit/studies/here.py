@@ -25,7 +25,7 @@ from perfkit.studies.sources import Ladder, Plan, Progress, Request, Session, So
 from perfkit.worker.messages import Description, Trained
 
 
-class ThisMachine(Source):
+class ThisMachine(Source["Trainings"]):
     """Trains in child processes."""
 
     is_costly = True
@@ -47,7 +47,7 @@ class ThisMachine(Source):
         return device_lock(self.plan.subject.device, progress.cancelled, progress.wait)
 
     @contextlib.contextmanager
-    def session(self, progress: Progress, store: RunStore | None) -> Iterator[Session]:
+    def session(self, progress: Progress, store: RunStore | None) -> Iterator["Trainings"]:
         try:
             with contextlib.ExitStack() as ending:
                 spare, told = Trainings(self, progress, store, ending).loaded({})
@@ -155,14 +155,17 @@ class Trainings(InRounds):
         finally:
             child.stop()
 
+    def ask(self, recipe: Recipe, question: str, **arguments: Any) -> Any:
+        return self._fresh_child(recipe).ask(question, recipe=recipe, **arguments)
+
     def _train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> tuple[Conversation, Trained]:
         """A training in a fresh process, and what that says once it is checked and warm."""
-        child = self.fresh_child(recipe)
+        child = self._fresh_child(recipe)
         seed = self.source.plan.subject.seed
         how = {"recipe": recipe, "seed": seed, "loss_steps": loss_steps, "warmup_s": warmup_s}
         return child, self.trained(child, **how)
 
-    def fresh_child(self, recipe: Recipe) -> Conversation:
+    def _fresh_child(self, recipe: Recipe) -> Conversation:
         """A process that has loaded the workload, in the environment of a recipe."""
         if self.spare and not recipe.environment():
             spare, self.spare = self.spare, None

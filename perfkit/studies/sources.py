@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self
+
+from typing_extensions import TypeVar  # that of Python 3.11 has no default
 
 from perfkit import workloads
 from perfkit.errors import InvalidValue, one_of
@@ -22,6 +24,8 @@ from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import Run, RunStore
 from perfkit.rules import Target
 from perfkit.worker.messages import Description, DeviceFacts
+
+SessionT_co = TypeVar("SessionT_co", bound="Session", default="Session", covariant=True)
 
 
 class Study(StrEnum):
@@ -160,18 +164,18 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be measured: checked, but nothing started yet."""
+class Plan(Generic[SessionT_co]):
+    """What is to be measured: checked, but nothing started yet. Its type says what session it opens."""
 
     subject: Subject
     ladder: Ladder
     rule: StopRule
-    make_source: Callable[["Plan"], "Source"]
+    make_source: Callable[["Plan"], "Source[SessionT_co]"]
     timeout_s: float | None = None  # of the start of a stage, and of each of its slices
     recorded: str = ""
     """The name of the recording that is played; the subject's device is then the recorded one."""
 
-    def source(self) -> "Source":
+    def source(self) -> "Source[SessionT_co]":
         """Where its runs come from."""
         return self.make_source(self.fixed())
 
@@ -184,7 +188,7 @@ class Plan:
     @contextlib.contextmanager
     def open(
         self, progress: Progress | None = None, study: Study = Study.LADDER, store: RunStore | None = None
-    ) -> Iterator["Session"]:
+    ) -> Iterator[SessionT_co]:
         """A session of its source, which must allow the study (`Source.require`), and is alone there.
 
         A/A noise is read from the `store`, and kept there. If a person presses Ctrl-C, it is raised after
@@ -223,7 +227,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Generic[SessionT_co]):
     """Where runs come from, and what can be measured there. Nothing of it runs: that is a `Session`."""
 
     refused: ClassVar[Mapping[Study, str]] = {}
@@ -246,10 +250,11 @@ class Source:
         """Waits until nobody else measures there, and keeps others from it."""
         return contextlib.nullcontext()
 
-    @contextlib.contextmanager
-    def session(self, progress: Progress, store: RunStore | None) -> Iterator["Session"]:
+    def session(
+        self, progress: Progress, store: RunStore | None
+    ) -> contextlib.AbstractContextManager[SessionT_co]:
         """Loads the workload. The session's source is this one with what was reported then."""
-        yield Session(self, progress, store)
+        raise NotImplementedError
 
     @cached_property
     def description(self) -> Description:
@@ -308,4 +313,8 @@ class Session:
 
         It is `profile` or of an addition (`Procedures.answer`); `arguments` are its own.
         """
+        raise NotImplementedError
+
+    def ask(self, recipe: Recipe, question: str, **arguments: Any) -> Any:
+        """The answer to a question of a new process, which has loaded the workload and trains nothing yet."""
         raise NotImplementedError

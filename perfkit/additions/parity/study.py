@@ -7,7 +7,6 @@ from perfkit.ladder import catalogue
 from perfkit.recipe import Recipe
 from perfkit.results import Check, Mechanism, Parity
 from perfkit.rules import applicable, joined
-from perfkit.studies.here import Trainings
 from perfkit.studies.sources import Plan, Progress, Study
 
 
@@ -24,15 +23,13 @@ def parity(
 ) -> Parity:
     """Trains some steps of a recipe and of the plain program, from one seed on the same batches."""
     with plan.open(progress, Study.PARITY) as session:
-        assert isinstance(session, Trainings), "others refuse it"
         recipe, refused = applicable(recipe, session.source.target)
         if refused:
             raise InvalidValue(f"{title} cannot be checked here: {joined(refused)}")
         plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
         exactness = catalogue.exactness(recipe, plain, plan.subject.device)
         how = {"exactness": exactness, "seed": plan.subject.seed, "steps": steps}
-        child = session.fresh_child(recipe)
-        report = child.ask("perfkit.additions.parity.check:check", recipe=recipe, **how)
+        report: ParityReport = session.ask(recipe, "perfkit.additions.parity.check:check", **how)
     off = [f"{proof.name}: {proof.evidence}" for proof in report.mechanisms if not proof.ok]
     proven = f"{len(report.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)

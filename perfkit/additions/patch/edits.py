@@ -14,7 +14,7 @@ from perfkit.additions.patch.source import Refused, SourceFile
 from perfkit.additions.referee.match import ScriptSide, Terms, matched
 from perfkit.additions.referee.verdict import Outcome
 from perfkit.additions.scripts.messages import ScriptFacts, Site
-from perfkit.additions.scripts.study import ScriptSession, ScriptStarter, script_plan
+from perfkit.additions.scripts.study import ScriptStarter, script_plan
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import PerfkitError
 from perfkit.recipe import Recipe, Value, shown
@@ -70,7 +70,6 @@ def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | Non
     """Runs a script for its first steps, and edits its files, in memory, at the calls that were seen."""
     read = {str(launch.script.resolve()): launch.script.read_bytes()} if launch.script else {}
     with script_plan(ScriptStarter(launch)).open(progress) as session:
-        assert isinstance(session, ScriptSession)
         facts = session.source.facts
     return edit(launch, settings, facts, read)
 

@@ -1,5 +1,7 @@
 """A recording as a source of runs: the stored run of each stage, instead of a measurement."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -7,9 +9,9 @@ from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import NOT_STAGES
 from perfkit.recipe import Recipe, allowed
-from perfkit.results import AGAIN, Run, recordings
+from perfkit.results import AGAIN, Run, RunStore, recordings
 from perfkit.rules import Target
-from perfkit.studies.sources import Ladder, Plan, Request, Source, Study, Subject
+from perfkit.studies.sources import Ladder, Plan, Progress, Request, Session, Source, Study, Subject
 from perfkit.worker.messages import Description, DeviceFacts
 
 _AS_IT_IS = "a recording has only the stages and switches that it was recorded with"
@@ -43,6 +45,10 @@ class RecordedSource(Source):
         size = replace(size, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
         subject = Subject(first.workload, size, first.device, first.options)
         return Plan(subject, Ladder(stages), rule, cls, recorded=name)
+
+    @contextlib.contextmanager
+    def session(self, progress: Progress, store: RunStore | None) -> Iterator[Session]:
+        yield Session(self, progress, store)
 
     @cached_property
     def description(self) -> Description:

@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 class Match(NamedTuple):
     """Two sides that are checked before anything starts."""
 
-    plan: Plan
+    plan: Plan[ScriptSession]
     a: Candidate
     b: Candidate
     allowed: Set[str]
@@ -55,7 +55,6 @@ class Match(NamedTuple):
     def compare(self, progress: Progress, store: RunStore | None = None) -> MatchResult:
         """Measures both sides in rounds, as `compare.compare_candidates` does."""
         with self.plan.open(progress, Study.COMPARISON, store) as session:
-            assert isinstance(session, ScriptSession)
             runs, seen = self._observed(session)
             return MatchResult(compared(runs, store), seen, self.allowed, self.longer)
 
@@ -147,7 +146,6 @@ def compare_whole(match: Match, progress: Progress) -> MatchResult:
     """Runs both sides to their end once, in turns; the interval is how far equal processes usually differ."""
     plan = replace(match.plan, rule=replace(match.plan.rule, warmup_s=0.0))
     with plan.open(progress, Study.COMPARISON) as session:
-        assert isinstance(session, ScriptSession)
         source = session.source
         stages = stages_of(match.a, match.b, source)
         begun = [record.begun("whole", stage, source.plan, source.description) for stage in stages]

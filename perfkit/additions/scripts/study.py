@@ -100,7 +100,7 @@ class Pacer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptSource(Source):
+class ScriptSource(Source["ScriptSession"]):
     """Scripts: each stage is a process of one, with switches that are set from outside."""
 
     is_costly = True
@@ -243,7 +243,7 @@ def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
     return [*ended, *notices, checks("Checks", [*run.mechanism, *proofs])]
 
 
-def script_plan(starter: ScriptStarter, preset: str | None = None, seed: int = 0) -> Plan:
+def script_plan(starter: ScriptStarter, preset: str | None = None, seed: int = 0) -> Plan[ScriptSession]:
     """The plan of a study of scripts as they are now, whose device is known once they train."""
     if not landlock.is_there():
         warnings.warn(TEXTS["guard"]["limits"], stacklevel=2)
@@ -251,5 +251,5 @@ def script_plan(starter: ScriptStarter, preset: str | None = None, seed: int = 0
     starter = replace(starter, launch=starter.launch.frozen(), more=more)
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
-    subject = checked.on(workload=starter.launch.name, code=starter.launch.code)
-    return replace(subject, rule=rule, make_source=functools.partial(ScriptSource, starter=starter))
+    subject = replace(checked.subject, workload=starter.launch.name, code=starter.launch.code)
+    return Plan(subject, checked.ladder, rule, functools.partial(ScriptSource, starter=starter))

@@ -73,7 +73,6 @@ def watch_script(
     """
     progress = progress or Progress()
     with script_plan(ScriptStarter(launch)).open(progress) as session:
-        assert isinstance(session, ScriptSession)
         with progress.part(0, 2 if tries else 1):
             script = session.take()
             answers = asked(script, budget_s, progress, after, whole)

@@ -35,7 +35,7 @@ _RECORDING = "perfkit.additions.simulate.recording"
 """The module that makes plans. It runs in separate processes, because it changes global settings of torch."""
 
 
-class SimulatedSource(Source):
+class SimulatedSource(Source["SimulatedSession"]):
     """A GPU from its data sheet, with a virtual host."""
 
     refused: ClassVar[Mapping[Study, str]] = {
@@ -65,7 +65,7 @@ class SimulatedSource(Source):
         return Plan(subject, Ladder(names, keep=keep, also=also), rule, cls)
 
     @contextlib.contextmanager
-    def session(self, progress: Progress, store: RunStore | None) -> Iterator[Session]:
+    def session(self, progress: Progress, store: RunStore | None) -> Iterator["SimulatedSession"]:
         subject = self.plan.subject
         progress.phase("loading")
         with Child(cancelled=progress.cancelled) as child:
