@@ -53,8 +53,9 @@ class Tree:
         return [process for process in found if is_ours and _runs(process)]
 
     def await_end(self, seconds: float) -> None:
-        """Waits until the root has ended by itself, without reaping it as a child."""
-        _await(self._members[:1], seconds)
+        """Waits until the root, or the eldest that is left, has ended by itself, without reaping it."""
+        if self._members:
+            _await([self._members[0]], seconds)
 
     def suspend(self) -> None:
         """Suspends every member, parents first, until no new one appears."""
@@ -98,11 +99,12 @@ class Tree:
         if self._was_ended:
             return
         members = list(dict.fromkeys([*self.processes(), *self._session()]))
-        for process in members[:1]:
+        if members:
+            eldest = members[0]  # the root, unless it has ended
             with contextlib.suppress(psutil.Error):
-                process.terminate()
-        self.resume()  # a suspended process reacts to nothing but SIGKILL
-        _await(members[:1])
+                eldest.terminate()
+            self.resume()  # a suspended process reacts to nothing but SIGKILL
+            _await([eldest])
         members = list(dict.fromkeys([*members, *self.processes(), *self._session()]))
         trackers = [process for process in members if _is_tracker(process)]
         _kill(process for process in members if process not in trackers)

@@ -272,7 +272,7 @@ def _cpu_seconds(tree: Tree) -> dict[int, float]:
             times = process.cpu_times()
             of_script = of_script or words  # parents come first
             is_helper = any(name in word for word in words for name in _TABLES["helpers"])
-            is_python = "python" in "".join(words[:1]) and words != of_script and not is_helper
+            is_python = bool(words) and "python" in words[0] and words != of_script and not is_helper
             if is_python or process == tree.root:
                 found[process.pid] = times.user + times.system
     return found
