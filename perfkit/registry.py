@@ -39,6 +39,15 @@ def table(name: str) -> dict[str, Any]:
     return entries
 
 
+def ask(name: str, *arguments: Any, **named: Any) -> Any:
+    """The answer of the first addition in the table of this name that has one; None where none has."""
+    for reference in table(name).values():
+        answer = load(reference)(*arguments, **named)
+        if answer is not None:
+            return answer
+    return None
+
+
 def toml(package: str, name: str) -> dict[str, Any]:
     """The contents of `NAME.toml` in a package."""
     return tomllib.loads(resources.files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))

@@ -192,11 +192,8 @@ class LadderPanel(Panel):
         if not 1 <= len(runs) <= 2:
             return None
         plan = self.answer.request.on(code=runs[0].code)
-        for reference in registry.table("PICTURES").values():
-            figure: Figure | None = registry.load(reference)(runs, plan, progress)
-            if figure:
-                return figure
-        return None
+        figure: Figure | None = registry.ask("PICTURES", runs, plan, progress)
+        return figure
 
     def _answers(self) -> list[Content]:
         kept = [run.title for run in self.runs if run.decision and run.decision.kept]
@@ -219,8 +216,8 @@ def _recipes(plan: Plan) -> list[Recipe]:
 
 def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = None) -> Parity | None:
     """Whether a recipe trains as the plain program does; None where no addition can tell."""
-    reference = registry.table("PROOFS").get("parity")
-    return registry.load(reference)(plan, title, recipe, progress=progress) if reference else None
+    found: Parity | None = registry.ask("PROOFS", plan, title, recipe, progress=progress)
+    return found
 
 
 def _places() -> dict[str, str]:
