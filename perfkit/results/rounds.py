@@ -127,11 +127,19 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
 def pooled(before: Pairing, now: Pairing) -> Pairing:
     """A pairing with the rounds of an earlier one before its own."""
-    names = ("own_samples_per_s", "other_samples_per_s", "disturbed")
-    joined = {name: [*getattr(before, name), *getattr(now, name)] for name in names}
-    are_interleaved = before.interleaved and now.interleaved
-    sizes = [*before.sizes, *now.sizes]
-    return msgspec.structs.replace(now, **joined, incarnations=sizes, interleaved=are_interleaved)
+    return Pairing(
+        own_samples_per_s=[*before.own_samples_per_s, *now.own_samples_per_s],
+        other_samples_per_s=[*before.other_samples_per_s, *now.other_samples_per_s],
+        disturbed=[*before.disturbed, *now.disturbed],
+        incarnations=[*before.sizes, *now.sizes],
+        interleaved=before.interleaved and now.interleaved,
+        against=now.against,
+        role=now.role,
+        spread=now.spread,
+        precision=now.precision,
+        via=now.via,
+        band=now.band,
+    )
 
 
 def aa_pairs(pairing: Pairing) -> list[AAPair]:

@@ -12,8 +12,6 @@ from perfkit.results.rounds import Pairing, pooled, undisturbed
 from perfkit.results.schema import AGAIN, StoredRun
 from perfkit.results.stats import Estimate, Nested, Ratio, Values
 
-_OF_ROUNDS = ("device_step_s", "block_samples_per_s", "gpu_utilization_nvml", "block_steps", "disturbed")
-
 
 class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     """One workload under one recipe on one machine. Immutable; a failed run is a run too.
@@ -156,20 +154,10 @@ def rated(run: Run, first: Run) -> Run:
 
 def continued(earlier: Run, now: Run) -> Run:
     """A run with the rounds of an earlier run of the same recipe put before its own."""
-    raw = earlier.raw
-    more = now.raw
-    measured = {name: [*getattr(raw, name), *getattr(more, name)] for name in _OF_ROUNDS}
-    whole = msgspec.structs.replace(
-        raw,
-        **measured,
-        step_s=[*raw.step_s, *more.step_s[more.warmup_steps :]],
-        data_wait_s=[*raw.data_wait_s, *more.data_wait_s[more.warmup_steps :]],
-        incarnations=[*raw.sizes, *more.sizes],
-        further_warmup_s=[*raw.further_warmup_s, more.step_s[: more.warmup_steps], *more.further_warmup_s],
-    )
     pairings = []
     for pairing in now.pairings:
         before = earlier.pairing(pairing.role)
         pairings.append(pooled(before, pairing) if before else pairing)
     warnings = list(dict.fromkeys([*earlier.warnings, *now.warnings]))
-    return msgspec.structs.replace(now, raw=whole, pairings=pairings, warnings=warnings)
+    raw = earlier.raw.followed_by(now.raw)
+    return msgspec.structs.replace(now, raw=raw, pairings=pairings, warnings=warnings)

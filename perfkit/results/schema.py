@@ -90,6 +90,23 @@ class Raw(msgspec.Struct, frozen=True):
     def sizes(self) -> list[int]:
         return self.incarnations or [len(self.block_samples_per_s)]
 
+    def followed_by(self, more: "Raw") -> "Raw":
+        """These values, then those of further rounds, whose processes were started and warmed up again."""
+        warmup = more.warmup_steps
+        return Raw(
+            step_s=[*self.step_s, *more.step_s[warmup:]],
+            data_wait_s=[*self.data_wait_s, *more.data_wait_s[warmup:]],
+            warmup_steps=self.warmup_steps,
+            device_step_s=[*self.device_step_s, *more.device_step_s],
+            block_samples_per_s=[*self.block_samples_per_s, *more.block_samples_per_s],
+            ceiling_samples_per_s=self.ceiling_samples_per_s,
+            gpu_utilization_nvml=[*self.gpu_utilization_nvml, *more.gpu_utilization_nvml],
+            block_steps=[*self.block_steps, *more.block_steps],
+            disturbed=[*self.disturbed, *more.disturbed],
+            incarnations=[*self.sizes, *more.sizes],
+            further_warmup_s=[*self.further_warmup_s, more.step_s[:warmup], *more.further_warmup_s],
+        )
+
 
 class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored of a run: one workload under one recipe on one machine."""

@@ -15,10 +15,7 @@ from perfkit.machine import cores
 from perfkit.results import AGAIN, Pairing, Raw, Role, Run, rated
 from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
-from perfkit.worker.messages import Block, Description
-
-AS_TRAINED = ("recipe", "samples_per_step", "losses", "startup_s", "batch_bytes_per_sample")
-"""What a run takes over from the report of its training."""
+from perfkit.worker.messages import Block, Description, Trained
 
 
 def begun(session: str, stage: Stage, plan: Plan, description: Description) -> Run:
@@ -42,6 +39,20 @@ def begun(session: str, stage: Stage, plan: Plan, description: Description) -> R
         reason=stage.reason,
         machine={**machine.facts(), "device": device, "conditions": {"before": cores.read_conditions()}},
         not_applied=dict(stage.not_applied),
+    )
+
+
+def reported(run: Run, trained: Trained) -> Run:
+    """A run with what its training reported once it was warm."""
+    return structs.replace(
+        run,
+        recipe=trained.recipe,
+        samples_per_step=trained.samples_per_step,
+        losses=trained.losses,
+        startup_s=trained.startup_s,
+        batch_bytes_per_sample=trained.batch_bytes_per_sample,
+        mechanism=trained.mechanisms,
+        facts={**run.facts, **trained.facts},
     )
 
 
@@ -75,10 +86,10 @@ class Record:
         return self._completed(side)
 
     def _completed(self, side: Side) -> Run:
-        run = self._begun[side]
         first = side.trained[0]
+        run = reported(self._begun[side], first)
         raw = _raw(side, self._measured.common_rounds(side, side))
-        facts = {**run.facts, **first.facts}
+        facts = dict(run.facts)
         compile_s = None
         if first.compile_counters.graphs:
             facts["compile cache"] = "warm" if first.compile_counters.cache_hits else "cold"
@@ -88,12 +99,10 @@ class Record:
             run,
             facts=facts,
             raw=raw,
-            mechanism=first.mechanisms,
             pairings=list(self._pairings(side)),
             compile_s=compile_s,
             peak_memory_bytes=side.peak.allocated if side.peak else None,
             peak_reserved_bytes=side.peak.reserved if side.peak else None,
-            **{name: getattr(first, name) for name in AS_TRAINED},
         )
         remarks = dict.fromkeys(_remarks(run, side, self._measured))
         busiest = None if run.disturbed is None else self._measured.busiest

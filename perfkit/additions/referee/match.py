@@ -131,14 +131,8 @@ class _Life:
         """Its run, with a rate as if both had trained on as many samples, and what its steps did."""
         account: Account = self._child.ask("account")
         behaviour: Behaviour = self._child.ask(BEHAVIOUR)
-        trained = self._trained
-        run = record.ended(
-            self._begun,
-            facts={**self._begun.facts, **trained.facts},
-            mechanism=trained.mechanisms,
-            raw=Raw(block_samples_per_s=[1e3 / account.seconds]),
-            **{name: getattr(trained, name) for name in record.AS_TRAINED},
-        )
+        begun = record.reported(self._begun, self._trained)
+        run = record.ended(begun, raw=Raw(block_samples_per_s=[1e3 / account.seconds]))
         return run, structs.replace(behaviour, run=account.parts, memory=self._memory or None)
 
 

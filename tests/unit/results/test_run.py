@@ -28,6 +28,22 @@ def test_more_rounds_keep_the_remarks_on_those_before():
     assert continued(before, more).warnings == ["throttled", "same", "other"]
 
 
+def test_no_raw_value_is_lost_where_further_rounds_follow():
+    per_round = ("device_step_s", "block_samples_per_s", "gpu_utilization_nvml", "disturbed")
+
+    def raw(at):
+        values = dict.fromkeys(per_round, [at]) | dict.fromkeys(("step_s", "data_wait_s"), [9.0, at])
+        counts = {"warmup_steps": 1, "block_steps": [1], "incarnations": [1]}
+        return Raw(**values, **counts, ceiling_samples_per_s=[at], further_warmup_s=[[at]])
+
+    whole = msgspec.structs.asdict(raw(1.0).followed_by(raw(2.0)))
+    assert whole.pop("step_s") == whole.pop("data_wait_s") == [9.0, 1.0, 2.0]
+    assert whole.pop("further_warmup_s") == [[1.0], [9.0, 2.0], [2.0]]
+    assert (whole.pop("warmup_steps"), whole.pop("ceiling_samples_per_s")) == (1, [1.0])
+    assert whole.pop("block_steps") == whole.pop("incarnations") == [1, 1]
+    assert whole and all(values == [1.0, 2.0] for values in whole.values()), "what is added to it later, too"
+
+
 def test_pooled_rates_divide_to_their_ratio_where_one_run_took_part_in_fewer_rounds():
     plain = run(raw=Raw(block_samples_per_s=[50.0, 50.0, 80.0, 80.0], incarnations=[2, 2]))
     few = Raw(block_samples_per_s=[100.0, 100.0], incarnations=[2])
