@@ -6,13 +6,13 @@ The stages of a group are tried at the same time, each on top of what the groups
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from msgspec import structs
 
 from perfkit.ladder.catalogue import DEAR, KEPT, SO_FAR, TOGETHER, Stage, StopRule, groups
 from perfkit.recipe import Recipe
 from perfkit.results import Decision, Rounds, Run, RunStore, continued, keep, rated, stats
-from perfkit.show import units
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Session, Source, Study
 
@@ -90,10 +90,15 @@ class Kept:
 
     base: Run  # of the baseline
     stage: Stage
-    run: Run | None  # None for several stages that were not measured together yet
+    runs: tuple[Run, ...]  # of all its stages in one training; several until those kept last are in one
     newest: tuple[Run, ...] = ()  # of the stages that were kept last, all of one group
     below: tuple[Rounds, ...] = ()
     """The rounds of every stage that is kept, each with those of what was kept before its group."""
+
+    @property
+    def is_combination(self) -> bool:
+        """Whether it has stages that were kept at the same time, and not measured together yet."""
+        return len(self.runs) > 1
 
     def measured(self, run: Run) -> "Kept":
         """The same with a run of all its stages: to the baseline it has the product of their ratios."""
@@ -102,7 +107,7 @@ class Kept:
         if pairing and self.base.samples_per_s:
             multiplied = structs.replace(pairing, via=[*pairing.via, *_with_previous(further)])
             run = _with_rate_of(self.base, structs.replace(run, pairings=[multiplied]))
-        return replace(self, run=run)
+        return replace(self, runs=(run,))
 
     def joined(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "Kept":
         """This, and the stages of a group that were kept by their decisions."""
@@ -114,8 +119,32 @@ class Kept:
             return self
         newest = tuple(kept.values())
         stage = _together(self.stage, [stage for stage in candidates if stage.name in kept])
-        run = newest[0] if len(newest) == 1 else None
-        return Kept(self.base, stage, run, newest, below=(*self.below, *_with_previous(newest)))
+        return Kept(self.base, stage, newest, newest, below=(*self.below, *_with_previous(newest)))
+
+
+class Group(NamedTuple):
+    """Stages that are measured in the same rounds."""
+
+    kept: Stage  # what is kept so far
+    candidates: Sequence[Stage]  # each on top of it
+    baseline: Stage | None = None  # if the candidates are compared with it as well, not only by way of `kept`
+
+    def in_order(self) -> list[Stage]:
+        """Its stages, each of which is compared with the first and perhaps with the one before it."""
+        first = [self.baseline] if self.baseline else []
+        return [*first, self.kept, *self.candidates]
+
+    def named(self, runs: Sequence[Run]) -> "GroupRuns":
+        """The runs of its stages, in their order."""
+        at = 1 if self.baseline else 0
+        return GroupRuns(kept=runs[at], candidates=list(runs[at + 1 :]))
+
+
+class GroupRuns(NamedTuple):
+    """What the stages of a group have shown."""
+
+    kept: Run
+    candidates: list[Run]
 
 
 class _Climb:
@@ -133,15 +162,15 @@ class _Climb:
 
     def runs(self) -> Iterator[Run]:
         """Measures one group after the other, then the end; the run of the baseline comes first."""
-        candidates = self._candidates(0, self._base.recipe)
-        base, *runs = self._in_its_time(0, self._base.recipe, [self._base, *candidates])
-        kept = Kept(base, self._base, base)
+        group = Group(self._base, self._candidates(0, self._base.recipe))
+        base, runs = self._measured(0, group)
+        kept = Kept(base, self._base, (base,))
         judged = self._judged(runs, kept, base)
         yield from (base, *judged)
-        kept = kept.joined(candidates, judged)
+        kept = kept.joined(group.candidates, judged)
         for number in range(1, len(self._groups)):
             if self._goes_on(base):
-                kept, runs = self._group(number, kept)
+                kept, runs = self._climbed(number, kept)
                 yield from runs
         if kept.newest and self._goes_on(base) and _repeats(self._source):
             yield from self._end(kept)
@@ -149,9 +178,8 @@ class _Climb:
     def _goes_on(self, base: Run) -> bool:
         return base.status == "ok" and not self._session.stopped
 
-    def _references(self, kept: Stage) -> list[Stage]:
-        """What a group is measured with; what is kept comes last."""
-        return [kept]
+    def _group(self, kept: Stage, candidates: Sequence[Stage]) -> Group:
+        return Group(kept, candidates)
 
     def _reaching(self, run: Run, kept: Kept) -> Run:
         """A run of a group, compared with the baseline by the ratios of what is kept."""
@@ -177,22 +205,28 @@ class _Climb:
                 found.append(stage(name))
         return found
 
-    def _group(self, number: int, kept: Kept) -> tuple[Kept, list[Run]]:
+    def _climbed(self, number: int, kept: Kept) -> tuple[Kept, list[Run]]:
         """Measures the stages of a group next to what is kept: what is kept then, and the runs."""
         candidates = self._candidates(number, kept.stage.recipe)
         if all(stage.reason for stage in candidates):  # nothing is measured again for them
             return kept, self._session.measure(candidates, self._source.plan.rule)
-        references = self._references(kept.stage)
-        found = self._in_its_time(number, kept.stage.recipe, [*references, *candidates])
-        before = found[len(references) - 1]
-        runs = []
-        if before.status == "failed":
-            runs.append(before)
-        elif kept.run is None:
-            kept = kept.measured(before)
-            runs.append(kept.run or before)
-        judged = self._judged(found[len(references) :], kept, kept.run or before)
+        found = self._measured(number, self._group(kept.stage, candidates))
+        if found.kept.status == "failed":
+            previous = found.kept if kept.is_combination else kept.runs[0]
+            runs = [found.kept]
+        elif kept.is_combination:
+            kept = kept.measured(found.kept)
+            (previous,) = kept.runs
+            runs = [previous]
+        else:
+            (previous,) = kept.runs
+            runs = []
+        judged = self._judged(found.candidates, kept, previous)
         return kept.joined(candidates, judged), [*runs, *judged]
+
+    def _measured(self, number: int, group: Group) -> GroupRuns:
+        """The runs of a group that was measured in its time."""
+        return group.named(self._in_its_time(number, group.kept.recipe, group.in_order()))
 
     def _in_its_time(self, number: int, kept: Recipe, stages: Sequence[Stage]) -> list[Run]:
         """Measures stages in the share of a group, or of the end, of what time is left."""
@@ -247,8 +281,8 @@ class _Climb:
 class _ComputedClimb(_Climb):
     """A ladder whose runs cost nothing: each stage is compared with the baseline itself."""
 
-    def _references(self, kept: Stage) -> list[Stage]:
-        return [kept] if kept is self._base else [self._base, kept]
+    def _group(self, kept: Stage, candidates: Sequence[Stage]) -> Group:
+        return Group(kept, candidates, baseline=None if kept is self._base else self._base)
 
     def _reaching(self, run: Run, kept: Kept) -> Run:
         return run
@@ -329,7 +363,7 @@ def _shortfall(kept: Run, newest: Sequence[Run]) -> Iterator[str]:
     for run in newest:
         ratio = run.speedup("baseline")
         if own and ratio and own.high < ratio.low:
-            promised = f"'{run.title}' promised ({units.times(ratio.ratio)} of the baseline)"
+            promised = f"'{run.title}' promised ({ratio.ratio:.2f}× of the baseline)"
             yield f"everything kept is slower than {promised}: what helps alone does not help together"
 
 

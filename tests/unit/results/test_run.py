@@ -29,10 +29,9 @@ def test_more_rounds_keep_the_remarks_on_those_before():
 
 
 def test_no_raw_value_is_lost_where_further_rounds_follow():
-    per_round = ("device_step_s", "block_samples_per_s", "gpu_utilization_nvml", "disturbed")
-
     def raw(at):
-        values = dict.fromkeys(per_round, [at]) | dict.fromkeys(("step_s", "data_wait_s"), [9.0, at])
+        rounds = ("device_step_s", "block_samples_per_s", "gpu_utilization_nvml", "disturbed")
+        values = {name: [at] for name in rounds} | {name: [9.0, at] for name in ("step_s", "data_wait_s")}
         counts = {"warmup_steps": 1, "block_steps": [1], "incarnations": [1]}
         return Raw(**values, **counts, ceiling_samples_per_s=[at], further_warmup_s=[[at]])
 
