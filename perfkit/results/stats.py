@@ -80,8 +80,6 @@ UNKNOWN = Spread(0.025, 4)
 by 2.4% (336 pairs on a different day; two cores, torch 2.15), and with a loader worker by 4 to 7%."""
 ONE_PROCESS = Spread(0.0, UNKNOWN.freedom)  # for rounds of the same processes, or computed ones
 WITH_WORKERS = Spread(0.04, 4)  # for a training on a CPU whose loader workers share its cores
-OF_SCRIPTS = Spread(0.03, 4)
-"""Equal processes of a script differed by 2.1% (18 pairs of three small scripts, two cores, torch 2.15)."""
 
 
 def usual_spread(device: str, workers: bool) -> Spread:

@@ -12,11 +12,11 @@ from perfkit.additions.ranks.lateness import EXCHANGE
 from perfkit.additions.ranks.launch import RanksLaunch, launch_of
 from perfkit.additions.ranks.messages import LIMIT, PARTS
 from perfkit.additions.ranks.watching import RanksReport, alone, watch_launch
+from perfkit.additions.scripts.study import OF_SCRIPTS
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.machine import cores
-from perfkit.results import stats
-from perfkit.results.stats import Estimate
+from perfkit.results import Estimate, stats
 from perfkit.show import units
 from perfkit.studies.sources import Progress
 
@@ -164,7 +164,7 @@ def _ranks(count: int, launches: Sequence[RanksReport]) -> ScalingPoint:
     spent = [seen.lateness.spent for seen in launches if seen.lateness]
     rates = [sum(each.samples_per_s for each in ranks) for ranks in spent]
     counts = stats.weights([seen.taken for seen in launches], len(launches))
-    mean = stats.nested(np.log(rates), [1] * len(launches), counts, stats.OF_SCRIPTS)
+    mean = stats.nested(np.log(rates), [1] * len(launches), counts, OF_SCRIPTS)
     rate, half = math.exp(mean.centre), math.exp(mean.half)
     every = [each for ranks in spent for each in ranks]
     first = launches[0].states[0]

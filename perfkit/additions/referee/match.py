@@ -12,13 +12,13 @@ from msgspec import structs
 from perfkit.additions.referee.behaviour import BEHAVIOUR, NAMES, WITNESS, Behaviour
 from perfkit.additions.referee.verdict import MatchResult
 from perfkit.additions.scripts.messages import Account
-from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, ScriptStarter, script_plan
+from perfkit.additions.scripts.study import OF_SCRIPTS, UNCHANGED, ScriptSession, ScriptStarter, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.shared.memory import Memory
 from perfkit.errors import PerfkitError, one_of
 from perfkit.process.child import Conversation
 from perfkit.recipe import Value, shown
-from perfkit.results import OF_SCRIPTS, Comparison, Pairing, Raw, Run, RunStore
+from perfkit.results import Comparison, Pairing, Raw, Run, RunStore
 from perfkit.studies import record
 from perfkit.studies.compare import Candidate, compared, rule_of_two, stages_of
 from perfkit.studies.sides import Side

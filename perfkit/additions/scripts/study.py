@@ -21,7 +21,7 @@ from perfkit.ladder.catalogue import Slice, Stage, StopRule
 from perfkit.process.child import Conversation
 from perfkit.process.locks import device_lock
 from perfkit.recipe import Recipe, Value, allowed
-from perfkit.results import Comparison, Run, RunStore, Spread, parity, stats
+from perfkit.results import Comparison, Run, RunStore, Spread, parity
 from perfkit.rules import Target
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
@@ -33,6 +33,7 @@ from perfkit.worker.messages import Block, Description, DeviceFacts, Trained
 
 UNCHANGED = "the unchanged script"  # the side that others are compared with
 LIMIT = limits("study")
+OF_SCRIPTS = Spread(*LIMIT.spread)  # how far equal processes of a script differ
 _RANDOM = TEXTS["random"]
 _UNKNOWN = ScriptFacts(device="", facts=DeviceFacts(), samples_per_step=1)
 
@@ -148,7 +149,7 @@ class ScriptSession(InRounds):
         return child
 
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
-        return stats.OF_SCRIPTS
+        return OF_SCRIPTS
 
     def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
         source = self.source

@@ -16,6 +16,7 @@ from perfkit.additions.referee.verdict import OF_GATE, MatchResult, SpeedLimits,
 from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.script import Script, ScriptStep
+from perfkit.additions.scripts.study import OF_SCRIPTS
 from perfkit.additions.scripts.watched import Launch
 from perfkit.additions.shared.memory import Memory
 from perfkit.cli import app
@@ -26,7 +27,7 @@ from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
 from perfkit.results.schema import Raw
-from perfkit.results.stats import OF_SCRIPTS, Ratio, Spread
+from perfkit.results.stats import Ratio, Spread
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.studies.compare import Candidate
