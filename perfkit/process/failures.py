@@ -14,8 +14,6 @@ PACKAGE = Path(__file__).parents[1]
 LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 )
-PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "program")}
-"""The files of the training program."""
 _TABLES = registry.toml("perfkit.process", "failures")
 KNOWN, SIGNALS = _TABLES["known"], _TABLES["signals"]
 

@@ -103,9 +103,9 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
     return [verdict(run, run.previous(runs)) for run in runs]
 
 
-def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> str:
-    """Whether a stage helped here, and why. `ratio` is to the run `before`; None: as it was measured."""
-    ratio = ratio or run.speedup("baseline" if run.is_again else "previous")
+def verdict(run: Run, before: Run | None = None) -> str:
+    """Whether a stage helped here, and why: how its parts differ from those of the run `before`."""
+    ratio = run.speedup("baseline" if run.is_again else "previous")
     broken = [f"{clean(check.name)}: {clean(check.evidence)}" for check in run.mechanism if not check.ok]
     if run.samples_per_s is None:
         text = outcome(run).rstrip(".")

@@ -24,13 +24,15 @@ from torch.overrides import TorchFunctionMode
 
 from perfkit import registry
 from perfkit.additions.inside import Place, SyncReport
-from perfkit.process.failures import PROGRAM, is_users
+from perfkit.process.failures import PACKAGE, is_users
 from perfkit.worker.procedure import Procedure, Procedures
 
 TO_DEVICE = "host to device"
 LOADER = os.sep.join(("torch", "utils", "data", ""))
 OPTIMIZER = os.sep.join(("torch", "optim", ""))
 SCALER = os.sep.join(("torch", "amp", "grad_scaler.py"))
+PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "program")}
+"""The files of the training program."""
 _TABLES = registry.toml(__package__, "syncs")
 WAITS = {name: fix for names, fix in _TABLES["fixes"].items() for name in names.split()}
 """What to do instead of calls that make the host wait for the device."""

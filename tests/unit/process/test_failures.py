@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import perfkit
-from perfkit import program, train
 from perfkit.errors import InvalidValue, OutOfMemory, RunFailed, TrainingRaised, WorkloadError
-from perfkit.process.failures import PROGRAM, explain, explain_exit, is_users
+from perfkit.process.failures import explain, explain_exit, is_users
 from tests.support import toy
 
 PACKAGE = Path(perfkit.__file__).parent
@@ -63,4 +62,3 @@ def test_code_of_the_user_is_told_from_ours_by_folder_not_by_name():
         assert is_users(file), file
     for file in (f"{PACKAGE}/worker/session.py", torch.__file__, os.__file__, "<frozen importlib>"):
         assert not is_users(file), file
-    assert {module.__file__ for module in (train, program)} == PROGRAM

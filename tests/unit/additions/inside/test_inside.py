@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from torch import nn
 
 import perfkit
+from perfkit import program, train
 from perfkit.additions import inside
 from perfkit.additions.inside import looks, step, syncs
 from perfkit.errors import InvalidValue
@@ -38,6 +39,10 @@ FAULTS = {
     "printed": lambda x: f"{x.sum()}",
     "equal": lambda x: torch.equal(x, x),
 }
+
+
+def test_the_lines_of_the_training_program_are_places_too():
+    assert {module.__file__ for module in (train, program)} == syncs.PROGRAM
 
 
 @pytest.mark.parametrize("fault", FAULTS)
