@@ -81,7 +81,9 @@ def check_device(name: str | None) -> str:
         raise one_of(name, ["cuda", "mps", "cpu"], "device", see=_OTHERS)
     found = accelerators() if name != "cpu" else Found()
     available = [f"cuda:{number}" for number in range(len(found.cuda))]
-    available += ["mps", "cpu"] if found.mps else ["cpu"]
+    if found.mps:
+        available.append("mps")
+    available.append("cpu")
     if name in available or (name == "cuda" and found.cuda):
         return name
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -99,7 +101,8 @@ def compiler_problem(device: str) -> str:
             return "Triton is missing: pip install triton"
         variable = "CC"
         names = ["gcc", "clang"]
-    names = shlex.split(os.environ.get(variable, ""))[:1] or names
+    if command := shlex.split(os.environ.get(variable, "")):
+        names = [command[0]]
     if not any(map(shutil.which, names)):
         return f"no compiler ({' or '.join(names)}): install it, or set {variable} to another one"
     # Inductor and Triton use this scheme; Debian's default scheme has a different folder.

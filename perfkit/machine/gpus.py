@@ -76,7 +76,8 @@ def uuids(index: str) -> list[str]:
         return [uuid for uuid in known if uuid.startswith(name)]
     if len(set(known.values())) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         return list(known)
-    return list(known)[int(chosen) : int(chosen) + 1]
+    every = list(known)
+    return [every[int(chosen)]] if int(chosen) < len(every) else []
 
 
 def holds_one_process(uuid: str | None) -> bool:

@@ -128,7 +128,8 @@ def _facts(run: Run) -> list[str]:
     lines = [sentences.disturbance(run)] if run.busiest else []  # older runs have it in their warnings
     if run.decision and run.decision.why:
         lines.append(f"{'kept' if run.decision.kept else 'not kept'}: {run.decision.why}")
-    lines += [f"command: {run.script}"] if run.script else []
+    if run.script:
+        lines.append(f"command: {run.script}")
     rounds = len(run.raw.block_samples_per_s)
     if 0 < rounds < stats.MIN_ROUNDS and not run.simulated:
         lines.append(f"too few rounds for a verdict ({rounds}): use the preset quick or paper")

@@ -3,7 +3,6 @@
 import contextlib
 import platform
 import secrets
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,9 +81,9 @@ class InRounds(Session):
     spare: Conversation | None = None  # a process in which nothing is set yet, and nobody has taken
     id: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
 
-    @abstractmethod
     def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
         """Starts a training, and says what it has reported once it is warm; see `Machine.start`."""
+        raise NotImplementedError
 
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
         """How far equal processes of these recipes differ here."""

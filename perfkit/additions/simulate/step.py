@@ -259,7 +259,7 @@ def _moving(name: str, kind: str, op: OperatorCall) -> Work:
         kind = "scatter" if "backward" in name else "gather"
     elif kind == "copy":  # it is read once and written once
         kind = "layout" if _is_mixed(op) else "pointwise"
-        moved = [*op.outputs[:1], op.inputs[-1]] if op.outputs else op.inputs
+        moved = [op.outputs[0], op.inputs[-1]] if op.outputs else op.inputs
     elif kind == "fill":
         kind, moved = "pointwise", op.outputs or op.inputs
     elif not kind:
