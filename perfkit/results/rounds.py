@@ -127,18 +127,13 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
 def pooled(before: Pairing, now: Pairing) -> Pairing:
     """A pairing with the rounds of an earlier one before its own."""
-    return Pairing(
+    return msgspec.structs.replace(
+        now,
         own_samples_per_s=[*before.own_samples_per_s, *now.own_samples_per_s],
         other_samples_per_s=[*before.other_samples_per_s, *now.other_samples_per_s],
         disturbed=[*before.disturbed, *now.disturbed],
         incarnations=[*before.sizes, *now.sizes],
         interleaved=before.interleaved and now.interleaved,
-        against=now.against,
-        role=now.role,
-        spread=now.spread,
-        precision=now.precision,
-        via=now.via,
-        band=now.band,
     )
 
 

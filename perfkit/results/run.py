@@ -146,9 +146,12 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
 
 def rated(run: Run, first: Run) -> Run:
     """A run that was measured with `first`. If it has different rounds, its rate follows from the ratio."""
-    if run.raw.sizes == first.raw.sizes:
-        return run
-    rate = first.samples_per_s
+    return run if run.raw.sizes == first.raw.sizes else with_rate_of(run, first)
+
+
+def with_rate_of(run: Run, base: Run) -> Run:
+    """A run whose rate is that of `base` times its ratio, because it was measured in other rounds."""
+    rate = base.samples_per_s
     return msgspec.structs.replace(run, reference_samples_per_s=rate.value if rate else None)
 
 

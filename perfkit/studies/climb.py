@@ -12,7 +12,8 @@ from msgspec import structs
 
 from perfkit.ladder.catalogue import DEAR, KEPT, SO_FAR, TOGETHER, Stage, StopRule, groups
 from perfkit.recipe import Recipe
-from perfkit.results import Decision, Rounds, Run, RunStore, continued, keep, rated, stats
+from perfkit.results import Decision, Pairing, Rounds, Run, RunStore, keep, stats
+from perfkit.results.run import continued, rated, with_rate_of
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Session, Source, Study
 
@@ -70,10 +71,7 @@ def _runs_of(session: Session, earlier: Sequence[Run]) -> Iterator[Run]:
     source = session.source
     ladder = source.plan.ladder
     if not ladder.recipes and len(ladder.stages) > 1:
-        if source.is_costly:
-            yield from _Climb(session, groups(ladder.stages)).runs()
-        else:
-            yield from _ComputedClimb(session, [[name] for name in ladder.stages]).runs()
+        yield from _Climb(session).runs()
         return
     rows = staging.all_stages(source)
     if ladder.below and rows[-1].reason:  # there is nothing to compare it with
@@ -106,7 +104,7 @@ class Kept:
         pairing = first.pairing("baseline")
         if pairing and self.base.samples_per_s:
             multiplied = structs.replace(pairing, via=[*pairing.via, *_with_previous(further)])
-            run = _with_rate_of(self.base, structs.replace(run, pairings=[multiplied]))
+            run = with_rate_of(structs.replace(run, pairings=[multiplied]), self.base)
         return replace(self, runs=(run,))
 
     def joined(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "Kept":
@@ -122,72 +120,47 @@ class Kept:
         return Kept(self.base, stage, newest, newest, below=(*self.below, *_with_previous(newest)))
 
 
-class Group(NamedTuple):
-    """Stages that are measured in the same rounds."""
-
-    kept: Stage  # what is kept so far
-    candidates: Sequence[Stage]  # each on top of it
-    baseline: Stage | None = None  # if the candidates are compared with it as well, not only by way of `kept`
-
-    def in_order(self) -> list[Stage]:
-        """Its stages, each of which is compared with the first and perhaps with the one before it."""
-        first = [self.baseline] if self.baseline else []
-        return [*first, self.kept, *self.candidates]
-
-    def named(self, runs: Sequence[Run]) -> "GroupRuns":
-        """The runs of its stages, in their order."""
-        at = 1 if self.baseline else 0
-        return GroupRuns(kept=runs[at], candidates=list(runs[at + 1 :]))
-
-
 class GroupRuns(NamedTuple):
-    """What the stages of a group have shown."""
+    """The runs of a group: of what was kept before it, and of the stages that are tried on top of that."""
 
     kept: Run
     candidates: list[Run]
 
 
 class _Climb:
-    """A ladder where measuring takes time: the stages of a group share rounds with what is kept.
+    """A ladder that is climbed group by group.
 
-    The baseline is measured with the first group; later ones are compared with it by what was kept between.
+    Where measuring takes time, the stages of a group share rounds with what is kept. The baseline is measured
+    with the first group; later ones are compared with it by what was kept between. Where a run costs nothing,
+    each stage is a group, and is compared with the baseline directly.
     """
 
-    def __init__(self, session: Session, groups: Sequence[Sequence[str]]) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._source = session.source
-        self._groups = groups
+        self._is_direct = not session.source.is_costly
+        names = session.source.plan.ladder.stages
+        self._groups = [[name] for name in names] if self._is_direct else groups(names)
         self._base = staging.first(self._source.plan, self._source.target)
         self._time = _Time(self._source.plan.rule)
 
     def runs(self) -> Iterator[Run]:
         """Measures one group after the other, then the end; the run of the baseline comes first."""
-        group = Group(self._base, self._candidates(0, self._base.recipe))
-        base, runs = self._measured(0, group)
+        candidates = self._candidates(0, self._base.recipe)
+        base, runs = self._measured(0, self._base, candidates)
         kept = Kept(base, self._base, (base,))
         judged = self._judged(runs, kept, base)
         yield from (base, *judged)
-        kept = kept.joined(group.candidates, judged)
+        kept = kept.joined(candidates, judged)
         for number in range(1, len(self._groups)):
             if self._goes_on(base):
-                kept, runs = self._climbed(number, kept)
+                kept, runs = self._group(number, kept)
                 yield from runs
         if kept.newest and self._goes_on(base) and _repeats(self._source):
             yield from self._end(kept)
 
     def _goes_on(self, base: Run) -> bool:
         return base.status == "ok" and not self._session.stopped
-
-    def _group(self, kept: Stage, candidates: Sequence[Stage]) -> Group:
-        return Group(kept, candidates)
-
-    def _reaching(self, run: Run, kept: Kept) -> Run:
-        """A run of a group, compared with the baseline by the ratios of what is kept."""
-        pairings = []
-        for pairing in run.pairings:
-            via = list(kept.below) if pairing.role == "baseline" else []
-            pairings.append(structs.replace(pairing, via=via))
-        return _with_rate_of(kept.base, structs.replace(run, pairings=pairings))
 
     def _candidates(self, number: int, before: Recipe) -> list[Stage]:
         """The stages of a group, each on top of a recipe, and those that are two of them at once."""
@@ -205,12 +178,12 @@ class _Climb:
                 found.append(stage(name))
         return found
 
-    def _climbed(self, number: int, kept: Kept) -> tuple[Kept, list[Run]]:
+    def _group(self, number: int, kept: Kept) -> tuple[Kept, list[Run]]:
         """Measures the stages of a group next to what is kept: what is kept then, and the runs."""
         candidates = self._candidates(number, kept.stage.recipe)
         if all(stage.reason for stage in candidates):  # nothing is measured again for them
             return kept, self._session.measure(candidates, self._source.plan.rule)
-        found = self._measured(number, self._group(kept.stage, candidates))
+        found = self._measured(number, kept.stage, candidates)
         if found.kept.status == "failed":
             previous = found.kept if kept.is_combination else kept.runs[0]
             runs = [found.kept]
@@ -224,9 +197,13 @@ class _Climb:
         judged = self._judged(found.candidates, kept, previous)
         return kept.joined(candidates, judged), [*runs, *judged]
 
-    def _measured(self, number: int, group: Group) -> GroupRuns:
-        """The runs of a group that was measured in its time."""
-        return group.named(self._in_its_time(number, group.kept.recipe, group.in_order()))
+    def _measured(self, number: int, kept: Stage, candidates: Sequence[Stage]) -> GroupRuns:
+        """The runs of a group, measured together with what is kept."""
+        if self._is_direct and kept is not self._base:
+            _, run, *runs = self._in_its_time(number, kept.recipe, [self._base, kept, *candidates])
+        else:
+            run, *runs = self._in_its_time(number, kept.recipe, [kept, *candidates])
+        return GroupRuns(run, runs)
 
     def _in_its_time(self, number: int, kept: Recipe, stages: Sequence[Stage]) -> list[Run]:
         """Measures stages in the share of a group, or of the end, of what time is left."""
@@ -247,13 +224,19 @@ class _Climb:
     def _judged(self, runs: Sequence[Run], kept: Kept, previous: Run) -> list[Run]:
         """The runs of a group, compared with what is kept and with the baseline, and their decisions."""
         self._time.note(runs)
-        against = {"previous": previous.id, "baseline": kept.base.id}
         judged = []
         for run in runs:
-            pairings = [structs.replace(each, against=against[each.role]) for each in run.pairings]
+            pairings = [self._reaching(pairing, kept, previous) for pairing in run.pairings]
             compared = structs.replace(run, pairings=pairings, decision=self._decision(run))
-            judged.append(self._reaching(compared, kept))
+            judged.append(compared if self._is_direct else with_rate_of(compared, kept.base))
         return _chosen(judged)
+
+    def _reaching(self, pairing: Pairing, kept: Kept, previous: Run) -> Pairing:
+        """The rounds of a run with what is kept, or from there on with the baseline."""
+        if pairing.role == "previous":
+            return structs.replace(pairing, against=previous.id)
+        via = [] if self._is_direct else list(kept.below)
+        return structs.replace(pairing, against=kept.base.id, via=via)
 
     def _decision(self, run: Run) -> Decision | None:
         plan = self._source.plan
@@ -275,17 +258,7 @@ class _Climb:
             pairings = [structs.replace(each, against=kept.base.id) for each in run.pairings]
             remarks = [] if run.is_again else _shortfall(run, kept.newest)
             warnings = [*run.warnings, *remarks]
-            yield _with_rate_of(kept.base, structs.replace(run, pairings=pairings, warnings=warnings))
-
-
-class _ComputedClimb(_Climb):
-    """A ladder whose runs cost nothing: each stage is compared with the baseline itself."""
-
-    def _group(self, kept: Stage, candidates: Sequence[Stage]) -> Group:
-        return Group(kept, candidates, baseline=None if kept is self._base else self._base)
-
-    def _reaching(self, run: Run, kept: Kept) -> Run:
-        return run
+            yield with_rate_of(structs.replace(run, pairings=pairings, warnings=warnings), kept.base)
 
 
 class _Time:
@@ -317,12 +290,6 @@ def _with_previous(runs: Iterable[Run]) -> list[Rounds]:
     """The rounds of runs, each with those of the stage before it."""
     pairings = [run.pairing("previous") for run in runs]
     return [pairing.rounds for pairing in pairings if pairing]
-
-
-def _with_rate_of(base: Run, run: Run) -> Run:
-    """A run that has the baseline's rate times its ratio, because it was measured in other rounds."""
-    rate = base.samples_per_s
-    return structs.replace(run, reference_samples_per_s=rate.value if rate else None)
 
 
 def _chosen(runs: Sequence[Run]) -> list[Run]:

@@ -9,6 +9,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -246,13 +247,11 @@ class Source(Generic[SessionT_co]):
         """The places of this kind, in a panel's words, by device."""
         return {}
 
-    def alone(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
+    def alone(self, progress: Progress) -> AbstractContextManager[None]:
         """Waits until nobody else measures there, and keeps others from it."""
         return contextlib.nullcontext()
 
-    def session(
-        self, progress: Progress, store: RunStore | None
-    ) -> contextlib.AbstractContextManager[SessionT_co]:
+    def session(self, progress: Progress, store: RunStore | None) -> AbstractContextManager[SessionT_co]:
         """Loads the workload. The session's source is this one with what was reported then."""
         raise NotImplementedError
 

@@ -46,13 +46,7 @@ class Block(msgspec.Struct, frozen=True):
         return self.samples / self.seconds
 
     def __add__(self, other: "Block") -> "Block":
-        return Block(
-            samples=self.samples + other.samples,
-            seconds=self.seconds + other.seconds,
-            step_s=self.step_s + other.step_s,
-            data_wait_s=self.data_wait_s + other.data_wait_s,
-            device_step_s=self.device_step_s + other.device_step_s,
-        )
+        return Block(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
 
 class CompileCounters(msgspec.Struct, frozen=True):
