@@ -81,9 +81,7 @@ def check_device(name: str | None) -> str:
         raise one_of(name, ["cuda", "mps", "cpu"], "device", see=_OTHERS)
     found = accelerators() if name != "cpu" else Found()
     available = [f"cuda:{number}" for number in range(len(found.cuda))]
-    if found.mps:
-        available.append("mps")
-    available.append("cpu")
+    available += ["mps", "cpu"] if found.mps else ["cpu"]
     if name in available or (name == "cuda" and found.cuda):
         return name
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")

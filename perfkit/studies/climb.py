@@ -6,7 +6,6 @@ The stages of a group are tried at the same time, each on top of what the groups
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -120,13 +119,6 @@ class Kept:
         return Kept(self.base, stage, newest, newest, below=(*self.below, *_with_previous(newest)))
 
 
-class GroupRuns(NamedTuple):
-    """The runs of a group: of what was kept before it, and of the stages that are tried on top of that."""
-
-    kept: Run
-    candidates: list[Run]
-
-
 class _Climb:
     """A ladder that is climbed group by group.
 
@@ -183,27 +175,24 @@ class _Climb:
         candidates = self._candidates(number, kept.stage.recipe)
         if all(stage.reason for stage in candidates):  # nothing is measured again for them
             return kept, self._session.measure(candidates, self._source.plan.rule)
-        found = self._measured(number, kept.stage, candidates)
-        if found.kept.status == "failed":
-            previous = found.kept if kept.is_combination else kept.runs[0]
-            runs = [found.kept]
+        of_kept, of_candidates = self._measured(number, kept.stage, candidates)
+        told: list[Run] = []
+        if of_kept.status == "failed":
+            told = [of_kept]
         elif kept.is_combination:
-            kept = kept.measured(found.kept)
-            (previous,) = kept.runs
-            runs = [previous]
-        else:
-            (previous,) = kept.runs
-            runs = []
-        judged = self._judged(found.candidates, kept, previous)
-        return kept.joined(candidates, judged), [*runs, *judged]
+            kept = kept.measured(of_kept)
+            told = [*kept.runs]
+        previous = of_kept if kept.is_combination else kept.runs[0]
+        judged = self._judged(of_candidates, kept, previous)
+        return kept.joined(candidates, judged), [*told, *judged]
 
-    def _measured(self, number: int, kept: Stage, candidates: Sequence[Stage]) -> GroupRuns:
-        """The runs of a group, measured together with what is kept."""
+    def _measured(self, number: int, kept: Stage, candidates: Sequence[Stage]) -> tuple[Run, list[Run]]:
+        """The run of what is kept so far, and those of candidates that were measured together with it."""
         if self._is_direct and kept is not self._base:
             _, run, *runs = self._in_its_time(number, kept.recipe, [self._base, kept, *candidates])
         else:
             run, *runs = self._in_its_time(number, kept.recipe, [kept, *candidates])
-        return GroupRuns(run, runs)
+        return run, runs
 
     def _in_its_time(self, number: int, kept: Recipe, stages: Sequence[Stage]) -> list[Run]:
         """Measures stages in the share of a group, or of the end, of what time is left."""
