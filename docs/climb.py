@@ -23,6 +23,7 @@ from perfkit import export, machine
 from perfkit.additions.lanes import sides
 from perfkit.additions.lanes.figures import Bar
 from perfkit.additions.lanes.panel import FIRST, STEPS
+from perfkit.additions.shared.looking import LOOK
 from perfkit.additions.simulate.host import IDEAL
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Budget, Stage
@@ -30,7 +31,7 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.schema import AGAIN
-from perfkit.studies.sources import Plan, Session, Source, Study
+from perfkit.studies.sources import Plan, Session, Source
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "data" / "recordings"
@@ -132,7 +133,7 @@ def simulate(knobs: Sequence[Knob] = ARTICLE, only: Sequence[str] = ()) -> Climb
     """Predicts all combinations of the article's switches on its GPU, or `only` some, without their gains."""
     plan = perfkit.plan(device="sim:v100", host="article")
     predictions, found = dict[str, Any](), dict[str, Shown]()
-    with plan.open(study=Study.STEPS) as session:
+    with plan.open(study=LOOK) as session:
         plain = _script(plan, session.source, Recipe())
         for key, sets in combinations(knobs):
             if only and key not in only:

@@ -31,12 +31,13 @@ from perfkit import machine
 from perfkit.additions.drills import cards
 from perfkit.additions.lanes import panel
 from perfkit.additions.lanes.figures import Lanes
+from perfkit.additions.shared.looking import LOOK
 from perfkit.errors import PerfkitError
 from perfkit.machine import cores
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import figures
-from perfkit.studies.sources import Plan, Progress, Study
+from perfkit.studies.sources import Plan, Progress
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "data" / "recordings"
@@ -150,7 +151,7 @@ def lanes(folder: Path) -> list[str]:
 def _pictured(runs: list[Run], where: dict[str, str]) -> Lanes:
     run = runs[-1]
     plan = perfkit.plan(run.workload, run.preset, ["baseline"], options=run.options, **where)
-    with plan.open(study=Study.STEPS) as session:
+    with plan.open(study=LOOK) as session:
         return panel.of_measured(runs, session)
 
 
@@ -174,7 +175,7 @@ def _card(asked: cards.Asked) -> cards.Recorded:
     _undisturbed([first, *runs])
     gains = {run.title: gain for run in runs if not run.is_again and (gain := run.speedup("baseline"))}
     best = max(gains, key=lambda name: gains[name].ratio)
-    with plan.open(study=Study.STEPS) as session:
+    with plan.open(study=LOOK) as session:
         picture = panel.of_measured([first, next(run for run in runs if run.title == best)], session)
     origin = recordings.provenance().describe()
     if first.simulated:

@@ -30,17 +30,12 @@ SessionT_co = TypeVar("SessionT_co", bound="Session", default="Session", covaria
 
 
 class Study(StrEnum):
-    """What runs are asked for, in the words of an error; a source may refuse some of it."""
+    """What runs are asked for, in the words of an error. A source may refuse some; additions have others."""
 
     LADDER = "a ladder"
     COMPARISON = "a comparison"
     GATE = "--fail-if-slower"
     NOISE = "A/A noise"
-    PARITY = "parity"
-    TUNING = "tuning"
-    STEPS = "a look at its steps"
-    KERNELS = "a look at kernels"
-    SYNCS = "a look at syncs"
 
 
 @dataclass(frozen=True)
@@ -188,7 +183,7 @@ class Plan(Generic[SessionT_co]):
 
     @contextlib.contextmanager
     def open(
-        self, progress: Progress | None = None, study: Study = Study.LADDER, store: RunStore | None = None
+        self, progress: Progress | None = None, study: str = Study.LADDER, store: RunStore | None = None
     ) -> Iterator[SessionT_co]:
         """A session of its source, which must allow the study (`Source.require`), and is alone there.
 
@@ -231,7 +226,7 @@ class Plan(Generic[SessionT_co]):
 class Source(Generic[SessionT_co]):
     """Where runs come from, and what can be measured there. Nothing of it runs: that is a `Session`."""
 
-    refused: ClassVar[Mapping[Study, str]] = {}
+    refused: ClassVar[Mapping[str, str]] = {}
     """Studies that would claim more than these runs can, with the reason."""
     is_costly: ClassVar[bool] = False  # whether each further stage that is measured takes more time
     plan: Plan
@@ -282,7 +277,7 @@ class Source(Generic[SessionT_co]):
         """Runs that exist already and are shown in place of measuring; most sources have none."""
         return []
 
-    def require(self, study: Study) -> None:
+    def require(self, study: str) -> None:
         """Refuses a study that would claim more than these runs can, with an `InvalidValue`."""
         if study in self.refused:
             what = f"{study} is refused on {self.plan.subject.device}: {self.refused[study]}"

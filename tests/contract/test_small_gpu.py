@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import perfkit
+from perfkit.additions.shared.looking import LOOK
 from perfkit.additions.simulate import prediction
 from perfkit.ladder import catalogue
 from perfkit.recipe import Recipe
 from perfkit.rules import Target
-from perfkit.studies.sources import Study
 
 GIB = 14.74
 """What a process can use of a T4: torch's own figure, as in its messages about memory."""
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 def ladder():
     """The recipe of every stage of the default ladder on a T4, everything kept; and the session that plans it."""
     plan = perfkit.plan(device="sim:v100", host="article")  # the plan of a step knows no GPU
-    with plan.open(study=Study.STEPS) as session:
+    with plan.open(study=LOOK) as session:
         target = Target(
             "cuda", frozenset(session.source.description.offers), convolves=True, bf16=False, cores=2
         )

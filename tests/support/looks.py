@@ -4,11 +4,10 @@ from typing import Any
 
 from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.shared.looking import prepared
-from perfkit.studies.sources import Study
 
 
 def syncs(workload: str, recipe: str | None = None, steps: int = 4, **where: Any) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
-    with prepared(workload, recipe, where, study=Study.SYNCS) as (session, used):
+    with prepared(workload, recipe, where) as (session, used):
         report: SyncReport = session.look(used, SYNCS, warm=False, steps=steps)
         return report

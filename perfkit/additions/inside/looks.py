@@ -9,7 +9,6 @@ from perfkit.cli import options
 from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Notice, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
-from perfkit.studies.sources import Study
 
 _KINDS = (
     Look("weights", style.BLUE), Look("gradients", style.SKY, "//"), Look("optimizer", style.PURPLE, "xx"),
@@ -57,7 +56,7 @@ def _sizes(report: MemoryReport) -> dict[str, int | None]:
 
 def kernels(workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]) -> KernelReport:
     """Measures the device by shape, and how much of it a training uses; arguments as for `prepared`."""
-    with prepared(workload, recipe, where, study=Study.KERNELS) as (session, used):
+    with prepared(workload, recipe, where, study="a look at kernels") as (session, used):
         return session.look(used, KERNELS)  # type: ignore[no-any-return]
 
 

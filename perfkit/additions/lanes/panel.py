@@ -11,14 +11,14 @@ from IPython.display import HTML
 from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
 from perfkit.additions.lanes.figures import Bar, DrawnSide, Lanes, in_ms
-from perfkit.additions.shared.looking import SeededWhere, prepared, profiled
+from perfkit.additions.shared.looking import LOOK, SeededWhere, prepared, profiled
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.show import sentences
 from perfkit.show.style import Figure
-from perfkit.studies.sources import Plan, Progress, Session, Study
+from perfkit.studies.sources import Plan, Progress, Session
 
 STEPS, FIRST = 36, 10
 """The number of profiled steps, and the first of the two that are shown: its work was launched, and the
@@ -40,7 +40,7 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     with contextlib.suppress(OSError, ValueError, RecursionError):  # missing, damaged, or an old version
         picture = _read(file)
     if picture is None and progress and not plan.recorded and all(map(_has_steps, runs)):
-        with plan.trying(recipes=(), stages=()).open(progress, Study.STEPS) as session:
+        with plan.trying(recipes=(), stages=()).open(progress, LOOK) as session:
             picture = of_measured(runs, session)
         file.parent.mkdir(parents=True, exist_ok=True)
         machine.write_atomically(file, msgspec.json.encode(picture))

@@ -7,7 +7,7 @@ from perfkit.ladder import catalogue
 from perfkit.recipe import Recipe
 from perfkit.results import Check, Mechanism, Parity
 from perfkit.rules import applicable, joined
-from perfkit.studies.sources import Plan, Progress, Study
+from perfkit.studies.sources import Plan, Progress
 
 
 class ParityReport(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ def parity(
     plan: Plan, title: str, recipe: Recipe, steps: int = 4, progress: Progress | None = None
 ) -> Parity:
     """Trains some steps of a recipe and of the plain program, from one seed on the same batches."""
-    with plan.open(progress, Study.PARITY) as session:
+    with plan.open(progress, "parity") as session:
         recipe, refused = applicable(recipe, session.source.target)
         if refused:
             raise InvalidValue(f"{title} cannot be checked here: {joined(refused)}")

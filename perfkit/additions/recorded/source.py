@@ -64,9 +64,9 @@ class RecordedSource(Source):
         own = allowed(last.recipe)
         return Target(self.plan.subject.kind, own=own, refuses=lambda name, recipe: _AS_IT_IS)
 
-    def require(self, study: Study) -> None:
+    def require(self, study: str) -> None:
         """Refuses every study except the ladder, which is replayed."""
-        if study is not Study.LADDER:
+        if study != Study.LADDER:
             what = f"'{self.plan.recorded}' is a recording. It can be shown, but not measured"
             remedy = "perfkit run, perfkit show and the panels show it; for this, choose a different device"
             raise InvalidValue(what, remedy)

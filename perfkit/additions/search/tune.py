@@ -23,7 +23,7 @@ from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import staging
-from perfkit.studies.sources import Plan, Progress, Session, Study
+from perfkit.studies.sources import Plan, Progress, Session
 
 SPACE: dict[str, list[Value]] = registry.toml(__package__, "space")
 """The default space, without values that cannot act here. A batch size would change the training."""
@@ -86,7 +86,7 @@ def tune(
     progress = progress or Progress()
     began = time.monotonic()
     plan = plan.fixed()
-    with plan.open(progress, Study.TUNING, store) as session:
+    with plan.open(progress, "tuning", store) as session:
         search = _Search(plan, session, memory_cap_bytes, budget_s)
         try:
             left = search.run(space or SPACE)

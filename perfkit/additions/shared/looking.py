@@ -10,8 +10,9 @@ from typing import Any
 from perfkit import machine
 from perfkit.recipe import Recipe
 from perfkit.studies import planning, staging
-from perfkit.studies.sources import Progress, Session, Study
+from perfkit.studies.sources import Progress, Session
 
+LOOK = "a look at its steps"  # a study that a source may refuse
 Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
 
 
@@ -27,7 +28,7 @@ def prepared(
     recipe: Chosen,
     where: SeededWhere,
     progress: Progress | None = None,
-    study: Study = Study.STEPS,
+    study: str = LOOK,
 ) -> Iterator[tuple[Session, Recipe]]:
     """A session that has loaded a workload, and a recipe that can act there; `study` as for `Plan.open`."""
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}

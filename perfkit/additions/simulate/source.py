@@ -26,7 +26,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import Pairing, Raw, Role, Run, RunStore
 from perfkit.rules import Target
 from perfkit.studies.record import begun, ended
-from perfkit.studies.sources import Ladder, Plan, Progress, Request, Session, Source, Study, Subject
+from perfkit.studies.sources import Ladder, Plan, Progress, Request, Session, Source, Subject
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 """Switches that do not change the plan of a step."""
@@ -38,9 +38,7 @@ _RECORDING = "perfkit.additions.simulate.recording"
 class SimulatedSource(Source["SimulatedSession"]):
     """A GPU from its data sheet, with a virtual host."""
 
-    refused: ClassVar[Mapping[Study, str]] = {
-        Study[name.upper()]: why for name, why in registry.toml(__package__, "refused").items()
-    }
+    refused: ClassVar[Mapping[str, str]] = registry.toml(__package__, "refused")
 
     @classmethod
     def menu(cls) -> dict[str, str]:

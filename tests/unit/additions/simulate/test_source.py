@@ -6,10 +6,14 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from perfkit.additions.doctor.noise import measure_noise
+from perfkit.additions.inside.looks import kernels
+from perfkit.additions.parity.study import parity
+from perfkit.additions.search.tune import tune
 from perfkit.additions.simulate import chrome
 from perfkit.additions.simulate.costs import constants, error_table
 from perfkit.additions.simulate.host import ARTICLE
-from perfkit.additions.simulate.source import SimulatedSession
+from perfkit.additions.simulate.source import SimulatedSession, SimulatedSource
 from perfkit.additions.trace.analysis import analyse
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
@@ -43,10 +47,27 @@ def test_what_cannot_be_computed_is_a_run_with_the_reason(no_orphans):
     assert "does not compute in bfloat16" in runs[2].reason
 
 
-def test_what_needs_numbers_and_a_switch_without_published_figures_are_refused_with_the_reason():
+REFUSED = {
+    "parity": lambda asked: parity(asked, "it", Recipe()),
+    "tuning": tune,
+    "A/A noise": lambda asked: measure_noise(asked, 1),
+    "--fail-if-slower": lambda asked: asked.source().require(Study.GATE),
+    "a look at kernels": lambda asked: kernels(device=asked.subject.device),
+}
+
+
+@pytest.mark.parametrize("study", REFUSED)
+def test_a_study_that_would_claim_more_is_refused_before_anything_starts(study):
+    with pytest.raises(InvalidValue, match=f"^{study} is refused on sim:v100: ") as refusal:
+        REFUSED[study](plan(device="sim:v100"))
+    assert (
+        SimulatedSource.refused[study] in str(refusal.value)
+        and REFUSED.keys() == SimulatedSource.refused.keys()
+    )
+
+
+def test_a_switch_without_published_figures_is_refused_with_the_reason():
     source = plan(device="sim:rtx3090").source()
-    with pytest.raises(InvalidValue, match="no numbers"):
-        source.require(Study.PARITY)
     compiled = Recipe(compile=True, compile_mode="max-autotune")
     assert "no published figures" in why_not("compile_mode", compiled, source.target)
     assert "not simulated in bfloat16" in why_not("amp", Recipe(amp="bf16"), source.target)
