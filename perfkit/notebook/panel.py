@@ -146,10 +146,6 @@ class Panel(Sectioned):
         else:
             self._more.add_class("pk-off")
 
-    def _add_run(self, run: Run) -> None:
-        """Shows a run that has just ended."""
-        self._take(replace(self.answer, runs=[*self.runs, run]))
-
     def _begin(self, work: Work, output: CellOutput, before: Answered | None = None) -> Job | None:
         """A job that may run now; None while another one is under way."""
 
@@ -198,8 +194,8 @@ class Panel(Sectioned):
             self._with_controls.show(())
 
     def _observe(self, job: Job, run: Run | None) -> None:
-        if run:
-            self._add_run(run)
+        if run:  # it has just ended
+            self._take(replace(self.answer, runs=[*self.runs, run]))
         if job.state == "running":
             self.status.follow(job.now)
             if self._output is not self._with_controls:

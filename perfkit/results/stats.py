@@ -92,7 +92,6 @@ class Nested(NamedTuple):
 
     centre: float
     half: float  # half of its 95% interval
-    incarnations: int
     rounds: float  # the equivalent number of undisturbed rounds
 
 
@@ -137,17 +136,13 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
     excess = (spread.freedom + seen) / freedom
     student = float(special.stdtrit(freedom, 0.975))
     half = student * math.sqrt(excess * float(shares**2 @ expected))
-    return Nested(centre, half, len(parts), float(counts.sum()))
+    return Nested(centre, half, float(counts.sum()))
 
 
 def difference(own: Nested, other: Nested) -> Nested:
     """The difference of two means that were measured independently."""
-    return Nested(
-        own.centre - other.centre,
-        math.hypot(own.half, other.half),
-        min(own.incarnations, other.incarnations),
-        min(own.rounds, other.rounds),
-    )
+    half = math.hypot(own.half, other.half)
+    return Nested(own.centre - other.centre, half, min(own.rounds, other.rounds))
 
 
 def judged(centre: float, half: float, rounds: int, precision: float = PRECISION) -> Ratio:

@@ -54,14 +54,10 @@ class TakenSteps:
     """The times of the plain steps, known once the device has reached their end."""
     on_device: bool = False  # whether these times are the device's own
 
-    @property
-    def seconds(self) -> float:
-        return sum(self.step_s)
-
     def block(self) -> Block:
         return Block(
             samples=sum(step.samples for step in self.plain),
-            seconds=max(self.seconds, 1e-9),
+            seconds=max(sum(self.step_s), 1e-9),
             step_s=[step.seconds for step in self.plain],
             data_wait_s=[step.waited for step in self.plain],
             device_step_s=self.step_s if self.on_device else [],

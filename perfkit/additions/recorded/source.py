@@ -1,7 +1,6 @@
 """A recording as a source of runs: the stored run of each stage, instead of a measurement."""
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 
@@ -46,9 +45,8 @@ class RecordedSource(Source):
         subject = Subject(first.workload, size, first.device, first.options)
         return Plan(subject, Ladder(stages), rule, cls, recorded=name)
 
-    @contextlib.contextmanager
-    def session(self, progress: Progress, store: RunStore | None) -> Iterator[Session]:
-        yield Session(self, progress, store)
+    def session(self, progress: Progress, store: RunStore | None) -> AbstractContextManager[Session]:
+        return nullcontext(Session(self, progress, store))
 
     @cached_property
     def description(self) -> Description:
