@@ -76,8 +76,7 @@ def uuids(index: str) -> list[str]:
         return [uuid for uuid in known if uuid.startswith(name)]
     if len(set(known.values())) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         return list(known)
-    every = list(known)
-    return [every[int(chosen)]] if int(chosen) < len(every) else []
+    return [uuid for number, uuid in enumerate(known) if number == int(chosen)]
 
 
 def holds_one_process(uuid: str | None) -> bool:

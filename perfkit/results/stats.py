@@ -176,15 +176,6 @@ def predicted(ratio: Ratio, band: float) -> Ratio:
     return Ratio(ratio.ratio, wide.low, wide.high, verdict)
 
 
-def is_known(centre: float, half: float, rounds: int, precision: float, part: float) -> bool:
-    """Whether a ratio is known well enough: to `precision`, or to a `part` of its effect if that is larger.
-
-    It is not worth waiting to learn whether something is five or six times as fast.
-    """
-    enough = max(math.log1p(precision), part * abs(centre))
-    return rounds >= ENDING_ROUNDS and half <= enough
-
-
 class AAPair(NamedTuple):
     """Two equal processes that were measured together."""
 

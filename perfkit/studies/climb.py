@@ -181,7 +181,7 @@ class _Climb:
             told = [of_kept]
         elif kept.is_combination:
             kept = kept.measured(of_kept)
-            told = [*kept.runs]
+            told = list(kept.runs)
         previous = of_kept if kept.is_combination else kept.runs[0]
         judged = self._judged(of_candidates, kept, previous)
         return kept.joined(candidates, judged), [*told, *judged]

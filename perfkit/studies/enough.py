@@ -62,12 +62,11 @@ class Enough:
     def _is_known(self, own: Side) -> bool:
         measured = self._measured
         pair = measured.with_first(own)
-        rounds = len(pair.own_samples_per_s)
         goal = self._rule.goal
-        if rounds < stats.ENDING_ROUNDS or goal is None:
+        if len(pair.own_samples_per_s) < stats.ENDING_ROUNDS or goal is None:
             return False
         ratio = pair.nested(measured.spreads[own], not measured.in_turns)
-        return stats.is_known(ratio.centre, ratio.half, rounds, goal.precision, goal.part)
+        return goal.is_met(ratio.centre, ratio.half)
 
     def can_renew(self) -> bool:
         now = self._measured.now

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from perfkit.ladder.catalogue import Goal
 from perfkit.results import stats as statistics
 from perfkit.results.stats import Estimate, Spread, judged, median, nested, weights
 
@@ -79,7 +80,7 @@ def test_the_interval_covers_the_truth_with_heavy_tails_and_bursts_also_where_it
             rounds, shares = bursts(generator, 10)
             logs, taken = np.append(logs, rounds + generator.normal(0, 0.02)), np.append(taken, shares)
             found = nested(logs, [10] * number, weights(list(taken), logs.size))
-            if statistics.is_known(found.centre, found.half, logs.size, precision, 0.2):
+            if Goal(precision, 0.2).is_met(found.centre, found.half):
                 break
         covered.append(abs(found.centre) <= found.half)
     assert 0.925 <= np.mean(covered) <= 0.995
