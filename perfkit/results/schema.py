@@ -144,7 +144,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision | None = None  # whether its stage was kept; None if there was nothing to decide
     origin: Provenance | None = None  # of a run from a recording
     script: str | None = None
-    """The command of a user's script, if a script trained; the recipe is then what was observed of it."""
+    """The user's command, if that trained and not `train.py`; the recipe is then what was observed of it."""
     not_applied: dict[str, str] = {}  # switches of its stage that cannot act here, with the reason
     busiest: Busiest | None = None  # of a disturbed run; None if it is not known, too
     facts: dict[str, str] = {}  # further facts for people, such as the precision policy

@@ -133,7 +133,7 @@ class Subject:
     device: str
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    host: str | None = None
+    host: str | None = None  # of a device that is not here; None where the device's source decides
     code: str | None = None  # the digest of the code that every process must find; None until it is taken
 
     @property

@@ -5,7 +5,10 @@ from typing import assert_type
 
 import perfkit
 from perfkit import notebook as pk
+from perfkit.additions.scripts.study import ScriptSession, ScriptStarter, script_plan
+from perfkit.additions.scripts.watched import Launch
 from perfkit.results.stats import Estimate
+from perfkit.studies.sources import Session
 
 
 def _typed() -> None:
@@ -26,3 +29,7 @@ def _typed() -> None:
     pk.kernels(prset="quick")  # type: ignore[call-arg]
     pk.lanes("sim-v100-pinning", prset="quick")  # type: ignore[call-arg]
     pk.tune(prset="quick")  # type: ignore[call-arg]
+    with plan.open() as session:
+        assert_type(session, Session)
+    with script_plan(ScriptStarter(Launch("train.py"))).open() as started:
+        assert_type(started, ScriptSession)

@@ -138,6 +138,15 @@ def test_a_panel_shows_the_picture_of_an_addition_and_says_why_there_is_none(mon
     assert words not in html.fragment(panel.sections()), "the next result has one"
 
 
+def test_the_first_addition_that_can_tell_proves_whether_a_recipe_trains_the_same(monkeypatch):
+    proofs = {"cannot tell": None, "can": "a proof", "is not asked": "a different one"}
+    monkeypatch.setattr(ladder.registry, "table", lambda name: {each: each for each in proofs})
+    monkeypatch.setattr(ladder.registry, "load", lambda place: lambda *_, progress: proofs[place])
+    assert ladder.proof(None, "it", Recipe()) == "a proof"
+    monkeypatch.setattr(ladder.registry, "table", lambda name: {})
+    assert ladder.proof(None, "it", Recipe()) is None
+
+
 @pytest.mark.parametrize(
     "make",
     [
