@@ -124,7 +124,7 @@ WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_
 def kernels(session: WorkerSession) -> Procedure:
     """Measures a `KernelReport`: the device's roofs, a sweep of shapes, and the work of a step."""
     taken = yield from session.take(8, "measuring")
-    step_s = sum(.step_s) / len(taken.plain)
+    step_s = sum(taken.step_s) / len(taken.plain)
     training, device = session.subject, session.subject.device
     big = device.type != "cpu"
     m, widths = (576, WIDTHS_ON_GPU) if big else (144, WIDTHS_ON_CPU)
