@@ -37,7 +37,7 @@ def test_no_raw_value_is_lost_where_further_rounds_follow():
 
     whole = msgspec.structs.asdict(raw(1.0).followed_by(raw(2.0)))
     assert whole.pop("step_s") == whole.pop("data_wait_s") == [9.0, 1.0, 2.0]
-    assert whole.pop("further_warmup_s") == [[1.0], [9.0, 2.0], [2.0]]
+    assert whole.pop("further_warmup_s") == [[1.0], [9.0], [2.0]]
     assert (whole.pop("warmup_steps"), whole.pop("ceiling_samples_per_s")) == (1, [1.0])
     assert whole.pop("block_steps") == whole.pop("incarnations") == [1, 1]
     assert whole and all(values == [1.0, 2.0] for values in whole.values()), "what is added to it later, too"
