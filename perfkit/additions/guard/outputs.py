@@ -150,7 +150,7 @@ class Outputs:
 
 def _resolved(place: str, event: str) -> str:
     """Where a change takes place: removing or renaming a link changes only the folder that lists it."""
-    if event in _EVENTS["entry"] and event != "os.link":  # a hard link may be to what a link leads to
+    if event in _EVENTS["entry"]:
         return os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
     return os.path.realpath(place)
 

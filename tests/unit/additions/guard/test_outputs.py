@@ -50,6 +50,14 @@ def test_a_file_whose_mode_is_changed_keeps_its_contents(project, scratch):
     assert (project / "out/old.txt").stat().st_mode & 0o777 != 0o600
 
 
+def test_a_hard_link_is_to_a_copy_where_links_are_followed(project, scratch):
+    """Some systems follow the mirror's link: whoever writes to the new name would change the user's own file."""
+    scratch.hook("os.link", ("out/old.txt", "new.txt", -1, -1))
+    os.link(os.path.realpath("out/old.txt"), "new.txt")
+    Path("new.txt").write_text("changed")
+    assert (project / "out/old.txt").read_text() == "original"
+
+
 @pytest.mark.parametrize(
     ("event", "args", "change"),
     [
