@@ -21,7 +21,10 @@ from perfkit.additions.referee.behaviour import WITNESS, Behaviour
 from perfkit.additions.scripts import entry, watched
 
 ROOT = Path(__file__).parents[2]
-_IMPORTED = ["torch", "torch._dynamo", "torchvision.io", "torchvision.models", "torchvision.transforms.v2"]
+_IMPORTED = [
+    *("torch", "torch._dynamo", "torchvision.io", "torchvision.models", "torchvision.transforms.v2"),
+    *(__name__, "perfkit.additions.scripts.questions"),  # what each fork would import for itself
+]
 
 
 class Forked:
