@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import gc
+import getpass
 import os
 import shutil
 import signal
@@ -66,15 +67,17 @@ def _keep_temporary_files_in_memory():
 
     The mirror of a watched script is some thousand links, made and removed for each script. An ext4 without a
     journal takes up to 1 ms for each, because for minutes it does not use the place of a removed one again.
+    Returns whether it has done so.
     """
     has_room = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM
     if not has_room or psutil.virtual_memory().available < MEMORY:
-        return
+        return False
     # A watched script may write anywhere below /dev, so a user's folder there would not be kept from it.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="perfkit-", dir=IN_MEMORY)
     # Last of all: `multiprocessing`, which is imported later, removes its own folder first.
     atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+    return True
 
 
 def pytest_configure(config):
@@ -84,14 +87,19 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _end)
     is_main = not hasattr(config, "workerinput")
-    if is_main:
-        _keep_temporary_files_in_memory()
+    is_in_memory = is_main and _keep_temporary_files_in_memory()
     os.environ["PERFKIT_DATA"] = tempfile.mkdtemp(prefix="perfkit-tests-")
     os.environ["PERFKIT_LOCKS"] = os.path.join(os.environ["PERFKIT_DATA"], "locks")
     os.environ["PERFKIT_PRESET"] = "smoke"
     # One for all processes of a session, as compiling the same model again takes a minute each time.
     if is_main:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="perfkit-inductor-")
+    if is_in_memory:
+        # Where torch keeps its compiled headers: as measured processes and watched scripts have it.
+        os.symlink(
+            os.environ["TORCHINDUCTOR_CACHE_DIR"],
+            Path(tempfile.tempdir, f"torchinductor_{getpass.getuser()}"),
+        )
     # Else every process that compiles starts another one for it, which imports torch first.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     # Test processes and what they start share two cores: threads would wait for each other all the time.
