@@ -104,6 +104,13 @@ def test_an_answer_is_judged(name, answer, says, monkeypatch):
         assert "Traceback" not in judged.sentence and "perfkit/" not in judged.sentence
 
 
+def test_a_mystery_may_be_solved_by_the_setting_that_torch_s_log_names(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "allow_unspec_int_on_nn_module", False)  # as it is afterwards
+    setting = "import torch._dynamo\ntorch._dynamo.config.allow_unspec_int_on_nn_module = True\n"
+    judged = judged_as("compiled", setting + tasks()["compiled"].starter)
+    assert judged.right and judged.proofs, judged.sentence
+
+
 def test_every_puzzle_has_a_right_answer_and_two_wrong_ones_and_every_mystery_a_cell():
     for kind, least in (("right", 1), ("wrong", 2)):
         named = [name for name, own, _ in answers() if own == kind]
@@ -146,7 +153,7 @@ def test_an_answer_is_collected_from_the_cells_that_define_it(shell):
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("while True:\n        pass", "is there a loop without end?"),
+        ("while True:\n        pass", "is there an endless loop?"),
         ("__import__('os')._exit(3)", "ended the process"),
         ("yield 1 < lenght", "`yield 1 < lenght` raised NameError"),
         ("return [] +", "Python cannot read line 2"),

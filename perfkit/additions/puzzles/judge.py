@@ -21,6 +21,7 @@ from perfkit.errors import InvalidValue
 from perfkit.show.units import clean
 
 _ANSWER = "your_answer.py"
+_SEEN = ". Of a notebook's cells, a check sees imports, functions, classes, and constants that are literals"
 PRELUDE: dict[str, object] = {}  # names that an answer can use without importing them
 exec(
     """
@@ -82,7 +83,7 @@ def _in_words(problem: BaseException) -> str:
         return f"Define `{problem.name}`, as the starter does, and pass it to `check`"
     what = clean(f"{type(problem).__name__}: {problem}", 300)
     if lines:
-        return f"`{lines[-1]}` raised {what}"
+        return f"`{lines[-1]}` raised {what}{_SEEN if type(problem) is NameError else ''}"
     return f"Your answer cannot be used ({what}): compare its parameters and what it returns with the starter"
 
 

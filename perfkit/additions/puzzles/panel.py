@@ -19,15 +19,16 @@ from IPython.display import Markdown
 
 from perfkit import registry
 from perfkit.additions.puzzles import PuzzleVerdict, folder
-from perfkit.errors import InvalidValue, RunFailed, one_of
+from perfkit.errors import InvalidValue, RunFailed, TookTooLong, one_of
 from perfkit.notebook.shown import Shown, with_line
-from perfkit.process.child import call
+from perfkit.process.child import Child, call
 from perfkit.results import Check, Comparison, warning_store
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 from perfkit.studies.sources import Progress
 
 MYSTERIES = "puzzles/mysteries"
+_JUDGE = "perfkit.additions.puzzles.judge"
 LIMIT_S, LEVERS_S = 60.0, 120.0
 """Time limits of an answer and of the capstone. The checks of a right answer take a few seconds."""
 BUDGET_S, PRECISION = 30.0, 0.03  # of a comparison of the capstone
@@ -51,16 +52,19 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The answer is the functions or classes that the starter defines, or all its code as one string.
         """
         source = source_of(answer)
-        if {*_definitions(self.starter)} <= {*_definitions(source)}:
+        own, starter = _nodes(source), _nodes(self.starter)
+        is_from_cells = not isinstance(answer[0], str)  # then it has the whole notebook's definitions
+        if own == starter or (is_from_cells and set(starter).issubset(own)):
             return PuzzleVerdict(False, "This is still the starter: your turn")
-        judge = "perfkit.additions.puzzles.judge:judge"
-        try:
-            verdict: PuzzleVerdict = call(judge, self.checks, source, self.starter, timeout_s=LIMIT_S)
-        except RunFailed as failure:
-            limit = f"did not end within {LIMIT_S:.0f} seconds (is there a loop without end?)"
-            sentence = f"Your answer ended the process that ran it, or {limit}: {failure.what}"
-            return PuzzleVerdict(False, sentence)
-        return verdict
+        about = {"reference": f"{_JUDGE}:judge", "arguments": (self.checks, source, self.starter)}
+        with Child(timeout_s=LIMIT_S) as child:  # if it cannot be started, the answer is not to blame
+            try:
+                return child.ask("call", **about)  # type: ignore[no-any-return]
+            except TookTooLong:
+                sentence = f"Your answer did not end within {LIMIT_S:.0f} seconds: is there an endless loop?"
+            except RunFailed as failure:
+                sentence = f"Your answer ended the process that ran it: {failure.what}"
+        return PuzzleVerdict(False, sentence)
 
     def __repr__(self) -> str:
         return f"{self.title}\n\n{self.statement.strip()}\n\n{self.starter.strip()}"
@@ -136,7 +140,7 @@ def score(
         points = units.percent(min(1.0, ratio.ratio) * count / len(levers))
         words = f"Score: {points}, from {speed} and {count} of {len(levers)} levers decided"
     notice = Notice(f"{words}. Losses: {same.evidence}")
-    note = 'One that does not help is decided by a measurement: LEFT_OUT = {"compiled": "0.9x as fast"}'
+    note = 'If one does not help, write what you measured: LEFT_OUT = {"compiled": "0.9x as fast"}'
     table = Table(("lever", "decided"), [*says.items()], note=note)
     return [notice, gain.describe(), light.describe(), table]
 
@@ -144,8 +148,9 @@ def score(
 def left_out(source: str) -> dict[str, str]:
     """The levers that a script leaves out: its constant `LEFT_OUT`, a dictionary of texts."""
     for name, node in _statements(source):
-        if name == "LEFT_OUT" and isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            return {str(lever): str(reason) for lever, reason in ast.literal_eval(node.value).items()}
+        value = getattr(node, "value", None)
+        if name == "LEFT_OUT" and isinstance(value, ast.Dict):
+            return {str(lever): str(reason) for lever, reason in ast.literal_eval(value).items()}
     return {}
 
 
@@ -159,8 +164,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
 
     def measure(progress: Progress) -> list[Content]:
         source = file.read_text(encoding="utf-8-sig")
-        judge = "perfkit.additions.puzzles.judge:levers"
-        levers = call(judge, source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
+        levers = call(f"{_JUDGE}:levers", source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
         launch = registry.load("perfkit.additions.scripts.watched:Launch")
         edited = launch(str(file), replaced=((file.resolve(), source.encode()),))
         two_scripts = registry.load("perfkit.additions.referee.match:two_scripts")
@@ -207,13 +211,16 @@ def _statements(source: str) -> Iterator[tuple[str, ast.stmt]]:
                 yield node.name, node
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 yield ast.unparse(node), node
-            elif isinstance(node, ast.Assign):
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 with contextlib.suppress(ValueError):  # not a number or a text
-                    ast.literal_eval(node.value)
-                    yield ast.unparse(node.targets[0]), node
+                    if not isinstance(node.value, ast.Lambda):
+                        ast.literal_eval(node.value)
+                    yield ast.unparse(target), node
 
 
-def _definitions(source: str) -> list[str]:
-    """The functions and classes of a source, independent of its layout."""
-    nodes = [node for _, node in _statements(source)]
-    return [ast.dump(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+def _nodes(source: str) -> list[str]:
+    """All statements of a source, independent of its layout; none if Python cannot read it."""
+    with contextlib.suppress(SyntaxError):
+        return [ast.dump(node) for node in ast.parse(source).body]
+    return []

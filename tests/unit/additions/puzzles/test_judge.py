@@ -19,6 +19,7 @@ CHECKS = "assert double(2) == 4\nproof('2 became 4')"
         ("def double(x:", "Python cannot read line 2"),
         ("def triple(x):\n    return 3 * x", "Define `double`"),
         ("def double():\n    return 4", "compare its parameters"),
+        ("def double(x):\n    return x * SCALE", "a check sees imports, functions, classes, and constants"),
         ("import sys\nsys.exit(0)", "`sys.exit(0)` raised SystemExit"),
     ],
 )
