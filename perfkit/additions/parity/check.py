@@ -35,10 +35,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]  # inputs and targets that a model got,
 
 
 class CheckedSide:
-    """A workload that records its model's inputs and outputs, and the results of one program.
-
-    With a `dtype` it computes in this type, on recorded batches.
-    """
+    """A workload that records what its model gets and returns; with a `dtype` it computes in this type."""
 
     def __init__(
         self,
@@ -126,7 +123,7 @@ def check(session: WorkerSession, recipe: Recipe, exactness: str, seed: int, ste
     ]
     if exactness == "bitwise":
         apart = [abs(one - other) for one, other in zip(candidate.losses, reference.losses, strict=True)]
-        checks.insert(2, _same("bitwise the same losses", apart))
+        checks.insert(2, _same("bitwise the same losses", apart, words="they differ by up to {:.2g}"))
     found = {"candidate": candidate.losses, "float32": float32.losses, "float64": float64.losses}
     return ParityReport(checks, found, candidate.mechanisms)
 
@@ -147,16 +144,22 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     if one.shape != other.shape:
         return math.inf
     error = _rmse(one, other)
-    return error and error / max(float(other.double().std()), 1e-12)
+    return error if error == 0 else error / max(float(other.double().std(correction=0)), 1e-12)
 
 
-def _same(name: str, differences: Sequence[float], allowed: float = 0.0, remedy: str = "") -> Check:
+def _same(
+    name: str,
+    differences: Sequence[float],
+    allowed: float = 0.0,
+    remedy: str = "",
+    words: str = "RMSE {:.2g} of their standard deviation",
+) -> Check:
     """Whether values differ by no more than is allowed in any step."""
     worst = float(torch.tensor(differences, dtype=torch.float64).max())  # NaN if any is NaN
-    if not worst:
+    if worst == 0:
         return Check(name, True, "equal in every step, to the last digit")
     is_same = worst <= allowed
-    return Check(name, is_same, f"RMSE {worst:.2g} of their standard deviation{'' if is_same else remedy}")
+    return Check(name, is_same, words.format(worst) + ("" if is_same else remedy))
 
 
 def _near(name: str, sides: Iterable[Sequence[torch.Tensor]], rounding: float, roundings: int) -> Check:
@@ -166,12 +169,21 @@ def _near(name: str, sides: Iterable[Sequence[torch.Tensor]], rounding: float, r
     computes in one. A floor of float32's rounding keeps a lucky baseline from refusing everything. Later
     steps have been through more updates, each with its own rounding.
     """
-    worst, evidence = -1.0, ""
+    found = list[tuple[float, str]]()
     for step, (value, plain, exact) in enumerate(zip(*sides, strict=True)):
-        scale = float(exact.std()) if exact.dim() else max(1.0, abs(float(exact)))
+        size = _rmse(exact, torch.zeros_like(exact))  # roundings are relative to the values
+        scale = size if exact.dim() else max(1.0, size)
         error, plain_error = _rmse(value, exact), _rmse(plain, exact)
         allowed = (2 * plain_error + scale * (2.0**-18 + roundings * rounding)) * (1 + step)
-        if not error / allowed <= worst:  # also true for NaN
-            worst = math.inf if math.isnan(error) else error / allowed
-            evidence = f"step {step}: RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
+        evidence = f"step {step}: RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
+        found.append((_share(error, allowed), evidence))
+    worst, evidence = max(found, key=lambda each: each[0])
     return Check(name, worst <= 1, evidence)
+
+
+def _share(error: float, allowed: float) -> float:
+    """An error / what is allowed: 0 for no error where none is allowed, infinite for NaN."""
+    if allowed == 0:
+        return 0.0 if error == 0 else math.inf
+    share = error / allowed
+    return math.inf if math.isnan(share) else share

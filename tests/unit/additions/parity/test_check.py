@@ -1,6 +1,7 @@
 """Planted faults: each makes a recipe train something else, and each must be caught."""
 
 import gc
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -142,9 +143,54 @@ def test_the_inputs_of_one_side_are_kept_at_a_time():
     assert len(alive) == 4 * 4 and max(alive) - alive[0] <= 4
 
 
+@pytest.mark.parametrize("amp", ["off", "bf16"])
+def test_a_head_that_starts_at_zero_gives_outputs_without_spread_or_error(amp):
+    class ZeroHead(Net):
+        def model(self):
+            model = super().model()
+            nn.init.zeros_(model[5].weight)
+            nn.init.zeros_(model[5].bias)
+            return model
+
+    assert failed(ZeroHead(), CANDIDATE.replace(amp=amp)) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "exact", "is_near"),
+    [
+        ([[0.0], [0.0]], [[0.0], [0.0]], True),
+        ([[1e-3], [0.0]], [[0.0], [0.0]], False),
+        ([[0.30078125]], [[0.3]], True),  # one element has no deviation; 0.3 in bf16
+        ([[0.31]], [[0.3]], True),  # fifteen roundings of a value of this size
+        ([[0.33]], [[0.3]], False),
+        ([[0.3], [0.3]], [[0.3], [0.3]], True),
+        ([[math.nan]], [[0.3]], False),
+    ],
+)
+def test_outputs_are_judged_by_their_size_even_without_spread(value, exact, is_near):
+    exact = torch.tensor(exact, dtype=torch.float64)
+    sides = [[torch.tensor(value, dtype=torch.float64)], [exact], [exact]]
+    check = parity._near("outputs", sides, 2.0**-8, roundings=15)
+    assert check.ok == is_near and "allowed nan" not in check.evidence
+
+
+def test_a_float32_yardstick_without_a_number_is_near_nothing():
+    one, none = torch.tensor([0.3]), torch.tensor([math.nan])
+    assert not parity._near("outputs", [[one], [none], [one]], 0.0, roundings=15).ok
+
+
 def test_bitwise_means_to_the_last_digit():
     assert failed(Net(), Recipe(batch_size=16, workers=1), "bitwise") == []
     assert "bitwise the same losses" in failed(Net(), CANDIDATE.replace(amp="bf16"), "bitwise")
+
+
+def test_losses_that_are_not_bitwise_the_same_differ_by_a_number():
+    session = SimpleNamespace(workload=Net(), device=CPU, report=str)
+    report = parity.check(session, CANDIDATE.replace(amp="bf16"), "bitwise", seed=0, steps=4)
+    (evidence,) = [check.evidence for check in report.checks if check.name == "bitwise the same losses"]
+    plain = parity.check(session, Recipe(batch_size=16), "bitwise", seed=0, steps=4)
+    pairs = zip(report.losses["candidate"], plain.losses["candidate"], strict=True)
+    assert evidence == f"they differ by up to {max(abs(one - other) for one, other in pairs):.2g}"
 
 
 def test_the_yardstick_is_strict_float32_and_tf32_is_allowed_its_own_rounding():
