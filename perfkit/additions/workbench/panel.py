@@ -21,6 +21,7 @@ from perfkit.show.units import clean
 from perfkit.studies import staging
 from perfkit.studies.job import Answered, Job
 from perfkit.studies.planning import Where
+from perfkit.studies.sources import Study
 
 
 class History(anywidget.AnyWidget):
@@ -133,9 +134,11 @@ class Workbench(LadderPanel):
         self.wait(self._record)
 
     def _record(self, job: Job) -> None:
+        job.request.source().require(Study.STEPS)
         subject, profile = job.request.subject, registry.load(registry.table("NOTEBOOK")["profile"])
-        where = {"preset": subject.size.name, "device": subject.device, "options": subject.options}
-        view = profile(subject.workload, self.controls.recipe, progress=job.progress, **where)
+        where = {"preset": subject.size.name, "device": self.device, "host": subject.host}
+        of = {"options": subject.options, "progress": job.progress}
+        view = profile(subject.workload, self.controls.recipe, **where, **of)
         self._profile = view.sections()
 
     def sections(self) -> Sequence[Content]:

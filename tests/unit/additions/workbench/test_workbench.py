@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from perfkit import notebook as pk
 from perfkit import registry
 from perfkit.additions.workbench.panel import Workbench
-from perfkit.errors import Cancelled
+from perfkit.errors import Cancelled, InvalidValue
 from perfkit.notebook.shown import Shown
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
@@ -154,6 +154,25 @@ def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch):
     monkeypatch.setattr(registry, "table", lambda name: {})
     with pytest.raises(AssertionError, match="no pk-profile"):
         press(Workbench(), "pk-profile")
+
+
+def test_profile_looks_where_run_measures(monkeypatch):
+    where = {"device": "sim:v100", "host": "cores=4,fetch_ms=3"}
+    bench, asked = pk.Workbench(**where), []
+
+    def profile(*args, **named):
+        asked.append(named)
+        return Shown(None, ["what a step does"])
+
+    monkeypatch.setattr(registry, "load", lambda place: profile)
+    bench.profile()
+    assert {name: asked[0][name] for name in where} == where
+
+
+def test_a_recording_has_no_steps_to_profile():
+    bench = pk.Workbench(device="recorded:cpu-quick")
+    with pytest.raises(InvalidValue, match="'cpu-quick' is a recording. It can be shown"):
+        bench.profile()
 
 
 def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
