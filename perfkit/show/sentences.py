@@ -73,10 +73,7 @@ def result(ratio: Ratio) -> str:
 
 
 def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
-    """Before and after, and their ratio: the last run that was compared with another of these runs.
-
-    If none was compared, all measured runs.
-    """
+    """Before, after, and their ratio, of the last two of these that were compared; else all measured runs."""
     measured = {run.id: run for run in stages(runs) if run.samples_per_s}
     for run in reversed(measured.values()):
         for role in ("baseline", "previous"):
@@ -189,7 +186,7 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
     if run.simulated:
         return f"First losses: {units.NOT_AVAILABLE}: a simulated device computes no numbers"
     if before is None or not (run.losses and before.losses):
-        return f"First losses: {units.NOT_AVAILABLE}: the losses of both sides are not known"
+        return f"First losses: {units.NOT_AVAILABLE}: the losses of one side are not known"
     try:
         recipe, other = Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe)
     except InvalidValue as problem:  # a switch of a different version of perfkit
@@ -222,7 +219,12 @@ def disturbance(run: Run) -> str:
     taken = run.disturbed or 0.0
     text = f"other programs took {taken:.0%} of the cores"
     if run.busiest:
-        is_one = run.busiest.share > taken / 4
-        who = f"{clean(run.busiest.program)} {run.busiest.share:.0%}" if is_one else "many short-lived ones"
-        text += f" ({who})"
+        text += f" ({busiest(run.busiest.program, run.busiest.share, taken)})"
     return f"{text}, so this holds only under that load. Close them and run it again"
+
+
+def busiest(program: str, share: float, taken: float) -> str:
+    """The busiest program that can be seen, if a notable part of what others `taken` is its `share`."""
+    if share > taken / 4:
+        return f"{clean(program)} {share:.0%}"
+    return "many short-lived ones, or ones that cannot be seen from here"

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import psutil
-
 from perfkit import machine
 from perfkit.machine import GIB, cores, devices, gpus
 from perfkit.machine.devices import Found
@@ -45,13 +43,15 @@ def checkup() -> list[HealthCheck]:
     built = ", ".join(f"{name} {number}" for name, number in machine.torch_build().items()) or "the CPU"
     torch += f", built for {built}" if found.imported else f"; it cannot be imported: {found.error}"
     has_torch = found.imported and "missing" not in torch
-    available = min(psutil.virtual_memory().available, here["memory_bytes"])
+    available = cores.free_memory_bytes()
     memory = f"{here['memory_bytes'] / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
     shm = HealthCheck("/dev/shm", "n/a: this system has none")
     if shared := here["shm_bytes"]:
         shm = HealthCheck("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else "")
     flags = ", ".join(flag for flag in cpu["flags"] if "bf16" in flag)
     bf16 = flags or "no instructions for it: AMP on the CPU will be slower, not faster"
+    if not (cores.ROOT / "proc/cpuinfo").is_file():
+        bf16 = "not known: this system does not list the CPU's instructions"
     device = devices.check_device(None)
     problem, _, fix = devices.compiler_problem(device).partition(": ")
     return [

@@ -7,10 +7,9 @@ import typer
 
 from perfkit import machine
 from perfkit.additions.doctor import checkup, workshop
-from perfkit.additions.doctor.noise import measure_noise
+from perfkit.additions.doctor.noise import measure_noise, told
 from perfkit.cli.options import OutputOptions, TrainingOptions, progress, stored
 from perfkit.errors import InvalidValue
-from perfkit.show import units
 from perfkit.studies import staging
 
 
@@ -31,7 +30,7 @@ def doctor(
     machine is, which chapters show n/a, and how long chapter 02 takes.
     """
     if budget is not None and not noise:
-        raise InvalidValue("only --noise takes as long as it is given", "Add --noise, or leave out --budget")
+        raise InvalidValue("--budget limits only --noise", "Add --noise, or leave out --budget")
     plan = training.plan()
     with progress() as follow:
         checks = workshop.checks(plan, follow) if room else checkup.checkup()
@@ -43,9 +42,7 @@ def doctor(
         if store:
             with progress() as follow:
                 result = measure_noise(plan, store, 300.0 if budget is None else budget, follow)
-            record["noise"] = spread = store.spread(plan.subject.device).sd
-            counted = f"{units.plural(result.incarnations, 'incarnation')} of two equal trainings"
-            noisy = f"A/A noise of {plan.subject.device}: {spread:.2%} (standard deviation)"
-            sections.append(f"{noisy}, from {counted}")
+            record["noise"] = store.spread(plan.subject.device).sd
+            sections.append(told(plan.subject.device, store, result))
         is_red = any(check.status == "red" for check in checks)
         output.deliver("check of this machine", sections, record, verdict=1 if is_red else None)

@@ -1,6 +1,7 @@
 """Measures how much equal runs differ on this machine."""
 
-from perfkit.results import Comparison, RunStore, aa_pairs
+from perfkit.results import Comparison, RunStore, aa_pairs, stats
+from perfkit.show import units
 from perfkit.studies.compare import Candidate, compare_candidates
 from perfkit.studies.sources import Plan, Progress, Study
 
@@ -19,3 +20,12 @@ def measure_noise(
     result = compare_candidates(*same, plan.until(budget_s, precision=0.0), progress=progress, store=store)
     store.add_noise(plan.subject.device, "default", False, aa_pairs(result.pairing))
     return result
+
+
+def told(device: str, store: RunStore, measured: Comparison) -> str:
+    """The noise of a device, and from how many pairs of equal processes it is known."""
+    spread, usual = store.spread(device), stats.usual_spread(device, workers=False)
+    known = f"{units.plural(round(spread.freedom - usual.freedom), 'pair')} of equal processes"
+    now = f"{len(aa_pairs(measured.pairing))} of the {measured.incarnations} measured now"
+    noise = f"A/A noise of {device}: {spread.sd:.2%} (standard deviation), from {known}, {now}"
+    return f"{noise}; what is usual elsewhere counts like {usual.freedom} more"

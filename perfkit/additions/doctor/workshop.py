@@ -7,6 +7,7 @@ from perfkit.additions.doctor import checkup
 from perfkit.additions.doctor.checkup import HealthCheck
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores
+from perfkit.show import sentences
 from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Plan, Progress
@@ -36,9 +37,11 @@ def other_programs(seconds: float) -> HealthCheck:
     before, programs = cores.cpu_times(), cores.OtherPrograms()
     time.sleep(seconds)
     share = cores.taken_share(before, cores.cpu_times())
-    remedy = "Close them: their rounds do not count" if share >= 0.1 else ""
-    detail = f"{share:.0%} of the cores now, most of it {programs.busiest()[0]}"
-    return HealthCheck("other programs", detail, remedy)
+    detail = f"{share:.0%} of the cores now"
+    if share < 0.1:
+        return HealthCheck("other programs", detail)
+    detail += f" ({sentences.busiest(*programs.busiest(), share)})"
+    return HealthCheck("other programs", detail, "Close them: the rounds that they disturb do not count")
 
 
 def absent(plan: Plan) -> HealthCheck:

@@ -35,15 +35,26 @@ def test_chapter_02_has_as_many_panels_and_recipes_as_is_reckoned_with():
 
 
 @pytest.mark.parametrize(
-    ("outside_s", "status", "words"), [(0.1, "green", "5% of the cores"), (1.2, "amber", "60% of the cores")]
+    ("outside_s", "busiest", "status", "words"),
+    [
+        (0.1, ("other guests of the same host", 0.0), "green", "5% of the cores now"),
+        (1.2, ("chrome", 0.5), "amber", "60% of the cores now (chrome 50%)"),
+        (
+            1.2,  # in a container the neighbours' time is seen, and their processes are not
+            ("jupyter-lab", 0.1),
+            "amber",
+            "60% of the cores now (many short-lived ones, or ones that cannot be seen from here)",
+        ),
+    ],
 )
-def test_what_others_take_is_told(monkeypatch, outside_s, status, words):
+def test_what_others_take_is_told(monkeypatch, outside_s, busiest, status, words):
     moments = iter([CpuTimes(0.0, 0.0), CpuTimes(2.0, outside_s)])
     monkeypatch.setattr(cores, "cpu_times", lambda: next(moments))
     monkeypatch.setattr(cores, "usable_cores", lambda: 2)
     monkeypatch.setattr(cores, "affinity", lambda: [0, 1])
+    monkeypatch.setattr(cores.OtherPrograms, "busiest", lambda programs: busiest)
     found = workshop.other_programs(seconds=0.0)
-    assert found.status == status and words in found.detail
+    assert found.status == status and words == found.detail
 
 
 def test_chapters_that_need_a_gpu_are_named_with_the_reason():
