@@ -17,7 +17,7 @@ from perfkit.additions.parity import study
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import Budget, StopRule
 from perfkit.machine import cores
-from perfkit.recipe import Recipe, Value
+from perfkit.recipe import Recipe, Value, shown
 from perfkit.results import Parity, Ratio, Run, RunStore, keep
 from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
@@ -92,13 +92,15 @@ def tune(
             left = search.run(space or SPACE)
         finally:
             keep(store, *search.tried.values())
+        notes = [f"Not tried: {'; '.join(search.refused)}."] if search.refused else []
         base = session.source.baseline()
         if base not in _newest(search.tried.values()):
             if session.stopped:
                 raise Cancelled("stopped before anything was measured")
-            raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
+            what = " ".join(["nothing could be measured.", *notes])
+            remedy = "Name values that differ from the baseline; `perfkit run` says what else goes wrong"
+            raise InvalidValue(what, remedy)
     fitting = _newest(search.tried.values(), memory_cap_bytes)
-    notes: list[str] = []
     if session.stopped:
         notes.append(_STOPPED)
     elif left:
@@ -107,7 +109,7 @@ def tune(
     run = fitting.get(picked or base)
     if run is None:
         what = " ".join(["nothing fits under the memory cap that is faster and trains the same.", *notes])
-        raise InvalidValue(what, "Raise it, or allow smaller batches")
+        raise InvalidValue(what, "Raise the cap, or allow smaller batches")
     return Tuned(
         best=run,
         settings=picked.describe(base) if picked else "the baseline",
@@ -125,6 +127,7 @@ class _Search:
 
     def __init__(self, plan: Plan, session: Session, cap_bytes: int | None, budget_s: float) -> None:
         self.tried: dict[str, Run] = {}  # the runs that succeeded, by id
+        self.refused: list[str] = []  # the values that were not tried, with the reasons
         self._session, self._cap_bytes = session, cap_bytes
         self._until = time.monotonic() + SEARCHING * budget_s
         self._short = replace(plan.rule, rounds=ROUNDS, budget=None, cached=0)
@@ -141,7 +144,7 @@ class _Search:
             if session.stopped or (self.tried and time.monotonic() > self._until):
                 left.append(name)
                 continue
-            recipes = _candidates(best, name, space[name], session.source.target)
+            recipes = _candidates(best, name, space[name], session.source.target, self.refused)
             with session.progress.part(number, len(space) + 1):
                 self._measure(recipes, self._short)
             best = _fastest([base, best, *recipes], self.tried, self._cap_bytes)
@@ -200,17 +203,22 @@ def _fastest(recipes: Sequence[Recipe], tried: Mapping[str, Run], cap_bytes: int
     return max(known, key=lambda recipe: _speedup(fitting[recipe]), default=recipes[0])
 
 
-def _candidates(best: Recipe, name: str, values: Sequence[Value], target: Target) -> list[Recipe]:
-    """The best recipe so far with every value of a switch that can act here."""
+def _candidates(
+    best: Recipe, name: str, values: Sequence[Value], target: Target, refused: list[str]
+) -> list[Recipe]:
+    """The best recipe so far with every value of a switch that can act here; why others cannot: `refused`."""
     recipes: list[Recipe] = []
     for value in values:
         wanted = best.replace(**{name: value})
-        if wanted.workers > 2 * cores.usable_cores():
-            continue
         if name == "workers" and value and target.device == "cuda":
             wanted = wanted.replace(pin_memory=True, non_blocking=True)
-        recipe, refused = applicable(wanted, target)
-        if name not in refused:
+        recipe, reasons = applicable(wanted, target)
+        reason = reasons.get(name, "")
+        if name == "workers" and wanted.workers > 2 * cores.usable_cores():
+            reason = f"more than two for each of {units.plural(cores.usable_cores(), 'core')}"
+        if reason:
+            refused.append(f"{name}={shown(value)} ({reason})")
+        else:
             recipes.append(recipe)
     return list(dict.fromkeys(recipes))
 

@@ -133,6 +133,30 @@ def test_where_nothing_can_be_measured_it_says_so(search, plan):
         tune(plan, SPACE)
 
 
+def test_values_that_are_not_tried_are_noted_with_the_reason(search, plan, monkeypatch):
+    monkeypatch.setattr("perfkit.additions.search.tune.cores.usable_cores", lambda: 2)
+    tuned = tune(plan, {"workers": (0, 2, 5), "pin_memory": (False, True)})
+    assert tuned.notes == [
+        "Not tried: workers=5 (more than two for each of 2 cores); pin_memory=on (needs a CUDA device (this run is on cpu))."
+    ]
+    assert {run.recipe["workers"] for run in tuned.tried} == {0, 2}
+
+
+def test_a_space_of_which_nothing_can_be_tried_says_why(search, plan):
+    with pytest.raises(InvalidValue) as refused:
+        tune(plan, {"pin_memory": (True,)})
+    assert (
+        refused.value.what
+        == "nothing could be measured. Not tried: pin_memory=on (needs a CUDA device (this run is on cpu))"
+    )
+
+
+def test_more_workers_than_are_tried_may_be_set(search, plan, monkeypatch):
+    monkeypatch.setattr("perfkit.additions.search.tune.cores.usable_cores", lambda: 2)
+    tuned = tune(plan.trying(settings={"workers": 5}), {"channels_last": (False, True)})
+    assert {run.recipe["channels_last"] for run in tuned.tried} == {False, True}
+
+
 def test_a_search_that_is_stopped_keeps_what_it_has(search, plan):
     stop = threading.Event()
     search.fails = lambda child, question: stop.set() if len(search.children) == 8 else None
