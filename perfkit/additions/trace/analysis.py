@@ -169,17 +169,18 @@ def _host(trace: Trace) -> dict[str, Ints]:
 def _communication(trace: Trace, steps: int, exposed: float | None) -> dict[str, Any] | None:
     """Device time of collectives per step, `exposed` while no kernel or copy runs; None without collectives.
 
-    If collectives leave no device events (CPU, gloo), the times are None: the host's events show when a call
-    was made, not when data moved.
+    The times are None if collectives leave no device events (CPU, gloo): the host's events show when a call
+    was made, not when data moved. They are also None if device events are missing, and `exposed` is None.
     """
     collectives = trace.rows(Kind.COLLECTIVE)
     if not len(collectives) + len(trace.rows(Kind.COMMUNICATION)):
         return None
     total = trace.steps.common(trace.union(collectives)) / 1e3 / steps
+    is_known = len(collectives) > 0 and exposed is not None
     return {
         "backend": trace.world.backend,
-        "total_us_per_step": total if len(collectives) else None,
-        "exposed_us_per_step": exposed if len(collectives) else None,
+        "total_us_per_step": total if is_known else None,
+        "exposed_us_per_step": exposed if is_known else None,
     }
 
 
@@ -254,7 +255,7 @@ def kernels(trace: Trace) -> list[model.Kernel]:
     return sorted(kernels, key=lambda row: (-row.total_us, row.name))
 
 
-def _in_steps(trace: Trace, rows: Ints) -> Ints:
+def in_steps(trace: Trace, rows: Ints) -> Ints:
     """The rows that begin between the start of the first step and the end of the last."""
     start, steps = trace.table.start[rows], trace.steps
     inside: Ints = rows[(start >= steps.start.min(initial=0)) & (start < steps.end.max(initial=0))]
@@ -263,7 +264,7 @@ def _in_steps(trace: Trace, rows: Ints) -> Ints:
 
 def transfers(trace: Trace, steps: int) -> list[model.Transfer]:
     """Copies by direction, host memory and place, the longest in total first."""
-    rows, sizes = _in_steps(trace, trace.rows(Kind.MEMCPY)), trace.table.bytes
+    rows, sizes = in_steps(trace, trace.rows(Kind.MEMCPY)), trace.table.bytes
     groups = Groups(trace, rows, name=trace.table.name[rows], **_place(trace, rows))
     texts = groups.columns.pop("name")
     size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, trace.launch[rows]))  # ROCm: in the launch
@@ -285,7 +286,7 @@ def transfers(trace: Trace, steps: int) -> list[model.Transfer]:
 
 def syncs(trace: Trace, steps: int) -> list[model.Sync]:
     """Runtime calls that wait for the device, the longest in total first."""
-    rows = _in_steps(trace, trace.matching(trace.calls, names.WAITS))
+    rows = in_steps(trace, trace.matching(trace.calls, names.WAITS))
     groups = Groups(trace, rows, call=trace.table.name[rows], **_place(trace, rows))
     means = {"calls_per_step": groups.calls / steps, "us_per_step": groups.total / steps}
     return sorted(structs(model.Sync, **groups.columns, **means), key=lambda row: -row.total_us)

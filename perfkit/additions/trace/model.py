@@ -80,10 +80,7 @@ class Idle(Struct, frozen=True, kw_only=True):
 
 
 class Bottleneck(Struct, frozen=True, kw_only=True):
-    """One bottleneck. `exposed_us` is per step, `gain_at_most` a ratio of speeds (None: no useful bound).
-
-    `try_next` has fields of a recipe, the most promising first.
-    """
+    """One bottleneck. `gain_at_most`: a ratio of speeds, or None; `try_next`: switches, the best first."""
 
     bottleneck: str
     message: str

@@ -43,10 +43,7 @@ def _fitting(group: str, texts: list[str]) -> list[str]:
 
 
 def evidence(trace: Trace) -> list[str]:
-    """What a trace shows of the program: `training`, `optimizer`, `graphs`, `compiled` and so on.
-
-    A trace with operators, but none of training, shows `inference`.
-    """
+    """What a trace shows of the program: `training`, `graphs` …; operators without training: `inference`."""
     host = trace.rows(Kind.CPU_OP, Kind.ANNOTATION, Kind.COMMUNICATION)
     shows = {*_fitting("host", trace.names(host))}
     if not len(trace.ops):

@@ -12,12 +12,10 @@ from perfkit.studies.sources import Progress
 
 
 class TraceView(Shown[Analysis]):
-    """An analysed trace. Raises `TraceError` if the file is not a trace, or is damaged. Figure: `breakdown`.
+    """An analysed trace; a `TraceError` if the file is not a trace, or is damaged. Figure: `breakdown`.
 
-    Args:
-        file: a `*.pt.trace.json[.gz]`, or a folder or an archive with one of each rank; `recorded:NAME` is
-            one that comes with perfkit.
-        own: a profile that was just recorded, instead of a file.
+    `file`: a `*.pt.trace.json[.gz]`, a folder or an archive with one of each rank, or `recorded:NAME`, which
+    comes with perfkit; `own`: a profile that was just recorded, instead.
     """
 
     def __init__(self, file: str | Path = "", own: profiling.Profile | None = None) -> None:

@@ -160,20 +160,16 @@ def profile(
     progress: Progress | None = None,
     **where: Unpack[SeededWhere],
 ) -> Profile:
-    """Profiles some steps of a recipe, or of a stage of the ladder.
+    """Profiles some steps of a recipe, or of a stage of the ladder; a `PerfkitError` if that fails.
 
     Args:
-        workload: a built-in workload, or `package.module:name`.
         recipe: the switches, or the name of a stage, on top of the default ladder below it; the plain loop
             if None.
         steps: the number of steps to record, after five that are skipped or discarded.
         stacks: whether to record Python frames.
-        out: the trace file; None: a new file in the folder of the runs.
+        out: the trace file; None: a new file in the folder of the runs, which keeps the newest 20.
         progress: reports progress, and can stop the profiling.
-        where: preset, settings, device, options, seed, host, as for `perfkit.plan`.
-
-    Raises:
-        PerfkitError: a value is not allowed, or the training failed.
+        workload: like preset, settings, device, options, seed and host, as for `perfkit.plan`.
     """
     path = Path(out).absolute() if out else new_trace()
     if not path.name.endswith((".json", ".json.gz")):

@@ -14,7 +14,7 @@ import numpy as np
 
 from perfkit.additions.shared.intervals import Floats
 from perfkit.additions.trace import formats
-from perfkit.additions.trace.analysis import analyse
+from perfkit.additions.trace.analysis import analyse, in_steps
 from perfkit.additions.trace.events import Kind
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.health import said
@@ -42,9 +42,7 @@ class _Read(NamedTuple):
 def read(path: Path, tell: Tell) -> Analysis:
     """The analysis of a trace, or of several ranks: then that of the late rank, or else of the first.
 
-    Raises:
-        InvalidValue: the file cannot be read.
-        TraceError: it is not a trace, or it holds traces that are not one of each rank.
+    An `InvalidValue` if it cannot be read, a `TraceError` if it holds no trace, or not one of each rank.
     """
     with _files(path) as files:
         if len(files) < 2:
@@ -124,11 +122,7 @@ def _is_tar(path: Path) -> bool:
 
 
 def _each(files: dict[Path, Opens], tell: Tell) -> tuple[list[_Read], list[str]]:
-    """The ranks by number, -1 if it is unknown, and the names of files that are not traces.
-
-    Raises:
-        TraceError: no file is a trace.
-    """
+    """The ranks by number (-1: unknown), and the files that are no traces; a `TraceError` if none is one."""
     each, left_out = list[_Read](), list[str]()
     for name, opens in files.items():
         try:
@@ -142,7 +136,7 @@ def _each(files: dict[Path, Opens], tell: Tell) -> tuple[list[_Read], list[str]]
         if number is None:
             in_name = re.search(r"rank\D?(\d+)", name.name)
             number = int(in_name[1]) if in_name else -1
-        rows = trace.rows(Kind.COLLECTIVE)
+        rows = in_steps(trace, trace.rows(Kind.COLLECTIVE))
         rows = rows[np.argsort(trace.table.start[rows], kind="stable")]
         names, us = trace.text(trace.table.name[rows]), trace.duration(rows) / 1e3
         each.append(_Read(number, name, analyse(trace), names, us / (len(trace.steps.names) or 1)))
@@ -158,16 +152,18 @@ def _compared(each: list[_Read]) -> tuple[list[TraceRank], _Read | None]:
     times = [rank.us_per_step for rank in each]
     if any(rank.collectives != each[0].collectives for rank in each):  # they differ: compare their sums
         times = [us.sum(keepdims=True) for us in times]
-    waiting = (np.stack(times) - np.min(times, axis=0)).sum(axis=1)
-    talks = all(rank.collectives and rank.analysis.mean_step_us for rank in each)
-    rows = [_row(rank, wait if talks else None) for rank, wait in zip(each, waiting.tolist(), strict=True)]
+    waiting = (np.stack(times) - np.min(times, axis=0)).sum(axis=1).tolist()
+    rows = [_row(rank) for rank in each]
+    if not all(row.communication_us is not None and row.mean_step_us for row in rows):
+        return rows, None
     last = int(np.argmin(waiting))
-    others = np.delete(waiting, last).mean() - waiting[last]
-    step = each[last].analysis.mean_step_us or np.inf
-    return rows, each[last] if talks and others >= _LATE * step else None
+    others = float(np.mean(waiting[:last] + waiting[last + 1 :])) - waiting[last]
+    is_late = others >= _LATE * (rows[last].mean_step_us or np.inf)
+    rows = [msgspec.structs.replace(row, waiting_us=us) for row, us in zip(rows, waiting, strict=True)]
+    return rows, each[last] if is_late else None
 
 
-def _row(rank: _Read, waiting_us: float | None) -> TraceRank:
+def _row(rank: _Read) -> TraceRank:
     talk = rank.analysis.communication or {}
     return TraceRank(
         rank=rank.number,
@@ -176,5 +172,5 @@ def _row(rank: _Read, waiting_us: float | None) -> TraceRank:
         computing_us=rank.analysis.mean_us["kernel"],
         communication_us=talk.get("total_us_per_step"),
         exposed_us=talk.get("exposed_us_per_step"),
-        waiting_us=waiting_us,
+        waiting_us=None,
     )

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from perfkit import machine
 from perfkit.additions.trace import formats
 from perfkit.additions.trace.formats import ADVICE
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, one_of
 
 MIB = 1 << 20
 PIECE = 2 * MIB
@@ -35,7 +35,11 @@ def find(name: str | Path) -> Path:
     kind, _, wanted = str(name).partition(":")
     if kind != "recorded":
         return Path(name)
-    return machine.shipped("recordings/traces") / f"{wanted}.pt.trace.json.gz"
+    files = sorted(machine.shipped("recordings/traces").glob("*.pt.trace.json.gz"))
+    known = {file.name.partition(".")[0]: file for file in files}
+    if wanted not in known:
+        raise one_of(wanted, [*known], "recorded trace")
+    return known[wanted]
 
 
 class Args(Struct, gc=False):
@@ -78,10 +82,7 @@ class World(Struct):
 
 
 class Reader:
-    """The complete events of a `.json` or `.json.gz` (recognised by content), and what is wrong with it.
-
-    Its arguments are those of a `Trace`.
-    """
+    """The complete events of a trace, packed or not, and what is wrong with it; arguments as for `Trace`."""
 
     def __init__(self, path: Path, opens: Opens | None, tell: Tell) -> None:
         self.path, self._tell = path, tell

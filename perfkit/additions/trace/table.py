@@ -25,14 +25,8 @@ class Trace:
     Rows are in the order of the file; times are in ns since the first event. Names and threads are indices
     into `texts`; -1 means none.
 
-    Args:
-        path: the file of one rank; `recorded:NAME` is a trace that comes with perfkit.
-        opens: opens the file, if it is in an archive.
-        tell: is told the progress.
-
-    Raises:
-        InvalidValue: the file cannot be read.
-        TraceError: nothing in it is an event of the PyTorch profiler.
+    `path` is the file of one rank, or `recorded:NAME`; `opens` opens it, if it is in an archive. An
+    `InvalidValue` is raised if it cannot be read, a `TraceError` if nothing in it is a profiler's event.
     """
 
     def __init__(

@@ -619,6 +619,44 @@ def test_ranks_with_different_numbers_of_steps_are_compared_per_step(tmp_path):
     )
 
 
+def unmarked(number, own, waits, updates=3):
+    """Updates without a mark: the first one only begins the first step that can be inferred."""
+    about = {"backend": "nccl", "rank": number, "world_size": 2}
+    trace = Recording(distributedInfo=about, **GPU)
+    for at in range(0, 200 * updates, 200):
+        trace.op("aten::mm", at, 5).launch("gemm", at, (at + 5, own))
+        trace.launch("ncclDevKernel_AllReduce", at + 6, (at + 5 + own, waits + 10), stream=9)
+        trace.add("user_annotation", "Optimizer.step#SGD.step", at + 150, 20)
+    return trace
+
+
+def test_a_collective_before_the_first_inferred_step_counts_in_no_step(tmp_path):
+    unmarked(0, 40, 60).save(tmp_path, "0.json")
+    unmarked(1, 100, 0).save(tmp_path, "1.json")
+    analysis = read(tmp_path)
+    assert analysis.steps_are == "inferred" and len(analysis.steps) == 2
+    assert [(row.communication_us, row.waiting_us) for row in analysis.ranks] == [(70, 60), (10, 0)]
+
+
+def test_of_a_trace_without_some_kernels_no_time_of_collectives_is_said(tmp_path):
+    for number, own in enumerate((40, 100)):
+        trace = rank(number, own, 100 - own)
+        for at in range(8):  # launches without a kernel
+            trace.add("cuda_runtime", "cudaLaunchKernel", 20 + 4 * at, 2, correlation=900 + at)
+        trace.save(tmp_path, f"{number}.json")
+    analysis = read(tmp_path)
+    assert "dropped_kernels" in codes(analysis)
+    assert analysis.communication["total_us_per_step"] is None
+    assert [row.waiting_us for row in analysis.ranks] == [None, None]
+    assert lateness(analysis).startswith("Nothing tells which rank is late")
+    assert "Collectives take" not in lateness(analysis) and "n/a" not in lateness(analysis)
+
+
+def test_what_is_exposed_is_singular(tmp_path):
+    rank(0, 40, 60).save(tmp_path, "0.json")
+    assert "of it is exposed" in lateness(read(tmp_path))
+
+
 def test_a_collective_of_the_host_is_communication(tmp_path):
     about = {"distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 2}}
     gpu = step(**GPU, **about).launch("k", 0, (5, 35)).add("user_annotation", "gloo:all_reduce", 45, 50)

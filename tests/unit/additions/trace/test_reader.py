@@ -8,6 +8,7 @@ import pytest
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.table import Trace
+from perfkit.errors import InvalidValue
 from tests.unit.additions.trace.recording import Recording, step
 
 
@@ -35,6 +36,13 @@ def test_objects_lists_gzip_and_what_windows_writes_give_the_same(tmp_path):
     analyses = [read(tmp_path, data) for text in texts for data in (text, gzip.compress(text))]
     assert all(analysis == analyses[0] for analysis in analyses)
     assert (analyses[0].mean_step_us, analyses[0].kernels[0].calls, codes(analyses[0])) == (100, 40, [])
+
+
+def test_a_recorded_trace_that_is_not_there_lists_those_that_are():
+    with pytest.raises(
+        InvalidValue, match=r"unknown recorded trace 'photos'. .*photos-baseline, photos-data"
+    ):
+        analyse("recorded:photos")
 
 
 def test_nanoseconds_survive_where_a_float_would_lose_them(tmp_path):
