@@ -30,6 +30,7 @@ class LoopStep:
     waited: float = 0.0  # seconds of it spent waiting for batches
     samples: int = 0
     evaluated: bool = False  # whether there was an evaluation in it, whose batches do not count
+    on_device: bool = False  # whether `seconds` are the device's, which may work while the host waits
 
 
 class _Batches:
@@ -120,25 +121,36 @@ def _by_the_device(steps: Sequence[LoopStep], ends: Sequence[torch.Event]) -> No
     timed = steps[len(steps) - len(ends) + 1 :]
     for step, (before, after) in zip(timed, itertools.pairwise(ends), strict=True):
         step.seconds = before.elapsed_time(after) / 1e3
+        step.on_device = True
 
 
 def contents(steps: Sequence[LoopStep]) -> list[Content]:
     """Shows the steps of an observed loop."""
     if not steps:
         return [Notice("No step was seen. A step is a batch of a DataLoader, then a step of an optimizer.")]
-    counted = [step for step in steps[_FIRST:] if not step.evaluated] or steps[_FIRST:] or steps
+    counted, left_out = _counted(steps)
+    is_on_device = counted[-1].on_device
     each = np.array([step.seconds for step in counted])
     waiting = sum(step.waited for step in counted) / each.sum()
     rows = [
         ["samples/s", units.number(sum(step.samples for step in counted) / each.sum() or None)],
         ["step (median)", units.duration_interval(stats.median(each))],
-        ["waiting for data", units.percent(waiting)],
+        ["the host waits for data" if is_on_device else "waiting for data", units.percent(waiting)],
         ["steps", str(len(steps))],
     ]
-    left_out = f"The first {_FIRST} steps, and those with an evaluation in them, are left out."
-    note = left_out if len(counted) < len(steps) else ""
-    contents: list[Content] = [Table(("quantity", "value"), rows, "The loop", note)]
-    if waiting > _NOTABLE:
+    contents: list[Content] = [Table(("quantity", "value"), rows, "The loop", left_out)]
+    if waiting > _NOTABLE and not is_on_device:  # a GPU may be busy meanwhile
         words = f"{units.percent(waiting)} of a step waits for data"
         contents.append(f"{words}: give the DataLoader workers, or more of them (num_workers=2).")
     return contents
+
+
+def _counted(steps: Sequence[LoopStep]) -> tuple[Sequence[LoopStep], str]:
+    """The steps that the figures are of, and a sentence that says which others are left out."""
+    if len(steps) <= _FIRST:
+        return steps, ""
+    later = steps[_FIRST:]
+    plain = [step for step in later if not step.evaluated]
+    if not plain or len(plain) == len(later):
+        return later, f"The first {_FIRST} steps are left out."
+    return plain, f"The first {_FIRST} steps, and those with an evaluation in them, are left out."

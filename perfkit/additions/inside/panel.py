@@ -25,8 +25,8 @@ def _watch_cell(shell: InteractiveShell, line: str, cell: str) -> None:
     """Runs a cell, shows the steps of its loop below the cell's output, then raises the cell's error."""
     from perfkit.additions.inside import loop  # imports torch, so only once it is needed
 
-    later = mock.patch.object(shell, "showtraceback")  # the error is raised and shown below
-    with later, loop.observed() as steps:
+    shows = dict.fromkeys(("showtraceback", "showsyntaxerror"), mock.DEFAULT)
+    with mock.patch.multiple(shell, **shows), loop.observed() as steps:  # the error is raised and shown below
         result = shell.run_cell(cell)
     contents = [*loop.contents(steps), _TEXTS["way"]]
     if not result.success:

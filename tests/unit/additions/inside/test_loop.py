@@ -1,6 +1,7 @@
 """A loop observed in its own process: what counts as a step, what as waiting; nothing stays patched."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from IPython.utils.capture import capture_output
 from torch.utils.data import DataLoader, dataloader
 
 from perfkit.additions.inside import loop
+from perfkit.additions.inside.panel import _watch_cell
 
 
 def test_the_figures_leave_out_the_first_steps():
@@ -16,6 +18,31 @@ def test_the_figures_leave_out_the_first_steps():
     assert hint.startswith("25% of a step waits for data") and "num_workers" in hint
     assert dict(table.rows) | {"samples/s": "8.00", "waiting for data": "25%"} == dict(table.rows)
     assert loop.contents([])[0].text.startswith("No step was seen")
+
+
+def test_on_a_gpu_only_the_host_is_said_to_wait():
+    """The device may have work meanwhile: then more workers gain nothing."""
+    steps = [loop.LoopStep(1.0, waited=0.9, samples=8, on_device=at > 0) for at in range(6)]
+    (table,) = loop.contents(steps)
+    assert ["the host waits for data", "90%"] in table.rows
+    events = [SimpleNamespace(elapsed_time=lambda after: 500.0, synchronize=lambda: None)] * 3
+    of_host = [loop.LoopStep(1.0) for _ in range(3)]
+    loop._by_the_device(of_host, events)
+    assert [(step.seconds, step.on_device) for step in of_host] == [(1.0, False), (0.5, True), (0.5, True)]
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "note"),
+    [
+        ([], "The first 2 steps are left out."),
+        ([4], "The first 2 steps, and those with an evaluation in them, are left out."),
+        ([2, 3, 4, 5], "The first 2 steps are left out."),  # every step has one, so they count
+    ],
+)
+def test_the_note_names_the_steps_that_are_left_out(evaluated, note):
+    steps = [loop.LoopStep(1.0, evaluated=at in evaluated) for at in range(6)]
+    assert loop.contents(steps)[0].note == note
+    assert loop.contents(steps[:2])[0].note == ""
 
 
 @pytest.mark.parametrize("around", [True, False], ids=["around the loop", "inside of the loop"])
@@ -77,9 +104,19 @@ def test_any_loop_is_observed_and_nothing_is_left_behind(monkeypatch):
     assert len(steps) == 3
 
 
-def test_a_watched_cell_hints_at_what_ended_it_and_leaves_the_shell_as_it_was(shell):
-    from perfkit.additions.inside.panel import _watch_cell
+@pytest.mark.parametrize("cell", ["1 +", "  x = 1\n y = 2", "1 / 0"])
+def test_an_error_of_a_watched_cell_is_shown_once(shell, cell):
+    shell.register_magic_function(lambda line, cell: _watch_cell(shell, line, cell), "cell", "watch")
+    with capture_output() as output:
+        shell.run_cell(f"%%watch\n{cell}")
+    shown = output.stdout + output.stderr
+    assert (
+        sum(shown.count(f"{name}: ") for name in ("SyntaxError", "IndentationError", "ZeroDivisionError"))
+        == 1
+    )
 
+
+def test_a_watched_cell_hints_at_what_ended_it_and_leaves_the_shell_as_it_was(shell):
     own = shell.showtraceback = lambda *_, **__: None  # as an extension sets it
     for cell, hint in (
         ("1 / 0", ""),
