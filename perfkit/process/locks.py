@@ -30,7 +30,7 @@ def device_lock(
     folder = _own_folder()
     with contextlib.ExitStack() as stack:
         for name in lock_names(device):
-            lock = filelock.FileLock(folder / f"{name}.lock")
+            lock = filelock.FileLock(folder / f"{name}.lock", mode=0o666)  # other users may share the folder
             holder = folder / f"{name}.holder"
             used = "the cores" if name == "cores" else "the GPU"
             while not _acquired(lock):
@@ -39,6 +39,7 @@ def device_lock(
             stack.callback(lock.release)
             with contextlib.suppress(OSError):  # only waiting processes read it, and they can do without it
                 holder.write_text(_own_command(), encoding="utf-8", errors="replace")
+                stack.callback(holder.unlink, missing_ok=True)  # another user could not write to it
         yield
 
 
@@ -54,7 +55,10 @@ def _own_folder() -> Path:
     """The folder of the locks, made if it is missing. In /tmp, anyone may have made one of this name."""
     folder = lock_folder()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.environ.get("PERFKIT_LOCKS"):
+                folder.chmod(0o1777)  # as /tmp: each user may add files, and remove only their own
         owner = folder.lstat().st_uid
     except OSError as problem:
         raise _unusable(problem) from problem

@@ -86,6 +86,26 @@ def test_a_folder_that_another_user_has_made_is_one_error_with_a_remedy(monkeypa
         pass
 
 
+def test_a_folder_that_a_variable_names_can_be_shared_by_several_users(monkeypatch, tmp_path):
+    """Whatever the umask: else the second user is told to name a folder, which they did."""
+    shared = tmp_path / "made" / "locks"
+    monkeypatch.setenv("PERFKIT_LOCKS", str(shared))
+    umask = os.umask(0o027)
+    try:
+        with device_lock("cpu"):
+            modes = {
+                file.name: oct(file.stat().st_mode & 0o7777) for file in (shared, *shared.glob("*.lock"))
+            }
+            assert (shared / "cores.holder").is_file()
+    finally:
+        os.umask(umask)
+    assert modes == {"locks": "0o1777", "cores.lock": "0o666"}
+    assert not (shared / "cores.holder").exists(), "the next user could not write to it"
+    shared.chmod(0o700)
+    with device_lock("cpu"):
+        assert shared.stat().st_mode & 0o7777 == 0o700, "a folder that is there already is left as it is"
+
+
 def test_locks_that_cannot_be_written_are_one_error_with_a_remedy(monkeypatch, tmp_path):
     monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
 
