@@ -48,11 +48,11 @@ def provenance() -> Provenance:
 
 
 def _without_folders(word: str) -> str:
-    """A word of a command with file names instead of paths, even in `--html=/home/me/x.html`."""
-    if word.startswith("/"):
+    """A word of a command with file names instead of paths, even in `--html=../me/x.html`."""
+    option, _, path = word.partition("=")
+    if "/" in option:
         return Path(word).name
-    option, is_path, path = word.partition("=/")
-    return f"{option}={Path(path).name}" if is_path else word
+    return f"{option}={Path(path).name}" if "/" in path else word
 
 
 def content(recorded: Sequence[Run]) -> bytes:
@@ -77,6 +77,8 @@ def find(name: str) -> list[Run]:
     known = available()
     path = known.get(name, Path(name))
     if path.suffix in FILES and path.is_file():
+        if path.suffix == ".json" and path.stat().st_size > MOST_BYTES:
+            raise StoreError(f"{path.name} has over {MOST_BYTES:,} bytes", "Do not trust it")
         recording = read(_unpacked(path) if path.suffix == ".zip" else path.read_bytes(), Recording, path)
         return [msgspec.structs.replace(run, origin=recording.provenance) for run in recording.runs]
     there = f"There are: {', '.join(known) or 'none'}. Or name a file of `perfkit run -o`, or of `make gpu`"

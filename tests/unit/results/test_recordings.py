@@ -17,6 +17,7 @@ SHIPPED = "cpu-quick"
 
 def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
     more = ["--html=/home/me/p.html", "--option=root=/data/me", "--set", "workers=2"]
+    more += ["--html=../clients/acme/q.html", "clients/acme", "--workload", "mine.py:Net"]
     monkeypatch.setattr("sys.argv", ["/opt/bin/perfkit", "run", "-o", "/home/me/secret/out.json", *more])
     kept = [run("r0"), run("r1", status="failed", reason="no memory")]
     path = tmp_path / "h200.json"
@@ -26,7 +27,8 @@ def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
     origin = rf"Recorded 20.* on {re.escape(machine.describe(machine.facts()))}"
     assert all(re.fullmatch(origin, run.origin.describe()) for run in loaded)
     assert {run.origin.command for run in loaded} == {
-        "perfkit run -o out.json --html=p.html --option=root=me --set workers=2"
+        "perfkit run -o out.json --html=p.html --option=me --set workers=2"
+        " --html=q.html acme --workload mine.py:Net"
     }, "no folder of this machine"
 
 
@@ -111,6 +113,13 @@ def test_a_file_that_is_not_of_make_gpu_is_one_message(tmp_path, monkeypatch, ma
     made(tmp_path / "gpu.zip")
     with pytest.raises(StoreError, match=words):
         recordings.find(str(tmp_path / "gpu.zip"))
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(recordings, "MOST_BYTES", 4000)
+    (tmp_path / "big.json").write_bytes(bytes(5000))
+    with pytest.raises(StoreError, match=r"big.json has over 4,000 bytes. Do not trust it"):
+        recordings.find(str(tmp_path / "big.json"))
 
 
 def test_what_was_played_is_not_recorded_again():
