@@ -13,6 +13,7 @@ from perfkit.studies import planning, staging
 from perfkit.studies.sources import Progress, Session
 
 LOOK = "a look at its steps"  # a study that a source may refuse
+MOST_TRACES = 20
 Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
 
 
@@ -41,9 +42,11 @@ def prepared(
 
 
 def new_trace() -> Path:
-    """The path for a new trace, in the folder of the runs."""
+    """The path for a new trace, in the folder of the runs, where only the newest `MOST_TRACES` stay."""
     folder = machine.data_folder() / "runs" / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob("*.pt.trace.json.gz"), reverse=True)[MOST_TRACES - 1 :]:
+        old.unlink(missing_ok=True)
     return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
 
 
