@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from perfkit import registry
 from perfkit.additions.simulate.step import (
     Allocate,
     Copy,
@@ -30,6 +31,7 @@ from perfkit.additions.simulate.step import (
 from perfkit.errors import InvalidValue, one_of
 
 Floats = NDArray[np.float64]
+_FOLDER = resources.files("perfkit.additions.simulate")
 _UNITS = ("float32", "tf32", "tensor")  # the last one computes 16-bit types; the last two are Tensor Cores
 
 _ENOUGH = 20  # figures with which a claim's own error is enough
@@ -62,8 +64,7 @@ class ErrorTable(Struct, frozen=True):
 @cache
 def error_table() -> ErrorTable:
     """The errors of the current constants; `benchmarks.fit_simulation --write` writes them."""
-    content = resources.files("perfkit.additions.simulate").joinpath("errors.json").read_bytes()
-    return msgspec.json.decode(content, type=ErrorTable)
+    return msgspec.json.decode(_FOLDER.joinpath("errors.json").read_bytes(), type=ErrorTable)
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -100,21 +101,16 @@ class Gpu(Struct, frozen=True, kw_only=True):
         return max(widest, self.band("rate"))
 
 
-_SHEETS = resources.files("perfkit.additions.simulate").joinpath("gpus.toml").read_bytes()
-GPUS = {sheet.key: sheet for sheet in msgspec.toml.decode(_SHEETS, type=dict[str, list[Gpu]])["gpu"]}
+GPUS = {sheet.key: sheet for sheet in msgspec.convert(registry.toml(__package__, "gpus")["gpu"], list[Gpu])}
 """GPUs by the name that follows `sim:`."""
 
 _WITHOUT_FIGURES = ("a100", "a100-40", "h100", "h200", "b200")
 
 
 def gpu(key: str) -> Gpu:
-    """The data sheet of `v100`, `rtx3090` or `rtx4090`.
-
-    Raises:
-        InvalidValue: the name is unknown, or no published table covers the GPU.
-    """
+    """The data sheet of `v100` or another; an `InvalidValue` if it is unknown, or no table covers it."""
     if key in _WITHOUT_FIGURES:
-        what = f"sim:{key} is refused: only ResNet-50 is published for it, and says little about other models"
+        what = f"sim:{key} is refused: only ResNet-50 is published for it. It says little about other models"
         table = "a table of many models trained on it, eager and with AMP, as timm's benchmark.py writes it"
         raise InvalidValue(what, f"Choose {', '.join(sorted(GPUS))}; {table}, would make this GPU available")
     if key not in GPUS:
@@ -161,8 +157,7 @@ class Constants(Struct, frozen=True):
 @cache
 def constants() -> Constants:
     """The current constants."""
-    content = resources.files("perfkit.additions.simulate").joinpath("constants.json").read_bytes()
-    return msgspec.json.decode(content, type=Constants)
+    return msgspec.json.decode(_FOLDER.joinpath("constants.json").read_bytes(), type=Constants)
 
 
 class Columns:

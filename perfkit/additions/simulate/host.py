@@ -58,14 +58,9 @@ _Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
 def host(text: str | None, is_article: bool, cores: int) -> Host:
     """A host by name, or by its numbers: `cores=8,fetch_ms=1.85,link_gbs=12,pageable_gbs=6`.
 
-    Args:
-        text: None means the article's host for the article's workload, else this machine's cores. Without
-            `fetch_ms`, loading other data is measured; without `link_gbs`, it is the GPU's own.
-        is_article: whether the workload is the article's, at its sizes.
-        cores: the cores of this machine.
-
-    Raises:
-        InvalidValue: the text is neither, or it names the article's host for a different workload.
+    None means the article's host for the article's workload at its sizes (`is_article`), the only workload
+    that it is for; for others, this machine's `cores`. Without `fetch_ms`, loading other data is measured;
+    without `link_gbs`, it is the GPU's own. Any other text is an `InvalidValue`.
     """
     if text == "ideal":
         return IDEAL

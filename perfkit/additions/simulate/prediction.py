@@ -38,12 +38,9 @@ def _rounded(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step of a recipe on a GPU with a virtual host.
+    """A step of a recipe on a GPU with a virtual host; `RunFailed` if it does not fit into its memory.
 
     `fetch_s` is the core time to fetch a sample under the recipe.
-
-    Raises:
-        RunFailed: the step does not fit into the GPU's memory.
     """
 
     gpu: Gpu
@@ -108,10 +105,7 @@ class Prediction:
 
     @property
     def band(self) -> float:
-        """The expected error of samples/s, as a fraction.
-
-        The kernels' error counts by their share of the step, and the host's error by the rest.
-        """
+        """The expected error of samples/s, as a fraction: of the kernels and the host, by their shares."""
         share = self.kernel_share
         kernels = math.log1p(self.gpu.band("compiled" if self.step.compiled else "rate")) * share
         host = max(math.log1p(self.host.band) * (1 - share), self.launch_error)

@@ -146,11 +146,7 @@ class Recorder:
 
 
 def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> StepEvents | str:
-    """The plan of one steady training step under a recipe, for any GPU; or the reason why there is none.
-
-    Raises:
-        PerfkitError: the workload cannot be imported or built.
-    """
+    """The plan of one steady step for any GPU, or why there is none; an error if nothing can be built."""
     torch.set_num_threads(1)
     target = workloads.load(workload, options)
     try:
@@ -212,11 +208,7 @@ class _Listened(Program):
 
 
 def record(workload: Any, recipe: Recipe) -> StepEvents:
-    """One steady step of the training program under a recipe.
-
-    Raises:
-        Unpredictable: the step needs the values of tensors, or something that is not modelled.
-    """
+    """One steady step under a recipe; `Unpredictable` if it needs numbers, or what is not modelled."""
     recorder = Recorder()
     plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
     with contextlib.ExitStack() as running, contextlib.ExitStack() as building:
@@ -227,7 +219,7 @@ def record(workload: Any, recipe: Recipe) -> StepEvents:
         next(losses)
         step = recorded(recorder, lambda: next(losses), listened.model, listened.optimizer)
     if recipe.device_prefetch:
-        step = _prefetched(step)
+        step = _prefetched(step, recipe.accumulation)
     return fused(step) if recipe.compile else step
 
 
@@ -266,16 +258,24 @@ def recorded(recorder: Recorder, take_step: Callable[[], object], model: Any, op
     )
 
 
-def _prefetched(step: StepEvents) -> StepEvents:
-    """The step with copies on a second stream: the next batch is copied before this one is computed."""
+def _prefetched(step: StepEvents, accumulation: int) -> StepEvents:
+    """The step with copies on a second stream, a batch ahead; that batch is in memory all the time, too."""
     early: list[Event] = [Wait((0, 1))]
     late: list[Event] = []
+    copies: list[Copy] = []
     for event in step.events:
-        if isinstance(event, Copy) or (isinstance(event, OperatorCall) and event.phase == "prepare"):
+        if isinstance(event, Copy) and event.to == "device":
+            copies.append(event)
             early.append(replace(event, stream=1))
+        elif isinstance(event, OperatorCall) and event.phase == "prepare":
+            early.append(replace(event, stream=1))
+        elif isinstance(event, Fetch):
+            early.append(event)
         else:
-            (early if isinstance(event, Fetch) else late).append(event)
-    return replace(step, events=early + late)
+            late.append(event)
+    batch = enumerate(copies[: len(copies) // accumulation], len(step.resident) + 1)
+    ahead = [Allocate(copy.nbytes, "batch", -number) for number, copy in batch]
+    return replace(step, events=early + late, resident=step.resident + ahead)
 
 
 def reason(problem: Exception) -> str:

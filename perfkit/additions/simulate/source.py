@@ -144,15 +144,15 @@ class SimulatedSession(Session):
         prediction = self.prediction(recipe)
         if question == MEMORY:
             return prediction.memory()
+        if arguments.get("stacks"):
+            raise InvalidValue("a simulated step has no Python frames", "Leave out stacks")
         chrome.write(Path(arguments["path"]), prediction, prediction.outcome(noted=arguments["active"]))
         return arguments["path"]
 
     def prediction(self, recipe: Recipe) -> Prediction:
-        """A step of a recipe, planned and predicted.
+        """A step of a recipe, planned and predicted; `RunFailed` if it does not fit into the GPU's memory.
 
-        Raises:
-            InvalidValue: the step cannot be planned, or no figures support the prediction.
-            RunFailed: it does not fit into the GPU's memory.
+        An `InvalidValue` is raised if it cannot be planned, or no figures support the prediction.
         """
         for reason in self.source.without_figures(recipe).values():
             raise InvalidValue(reason, "Choose another setting, such as amp=fp16")
@@ -184,7 +184,7 @@ class SimulatedSession(Session):
         for some in ("", switches):
             if some not in self._fetching:
                 self.progress.phase("measuring the time to fetch a sample")
-                plain = Recipe().replace(**{name: name in some for name in _FETCH})
+                plain = Recipe().replace(**{name: name in some.split(",") for name in _FETCH})
                 self._fetching[some] = self._called("fetch_s", plain)
         plain_s = self._fetching[""]
         if self._host.fetch_ms is None:

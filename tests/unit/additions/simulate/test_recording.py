@@ -73,6 +73,20 @@ def test_prefetching_moves_the_copies_to_a_second_stream_ahead_of_the_kernels():
     assert step.events[0] == Wait((0, 1))
 
 
+def test_prefetching_holds_one_batch_more_at_the_peak():
+    batch = 4 * 3 * 8 * 8 * 4 + 4 * 8
+    plain, ahead = (planned(device_prefetch=on, pin_memory=True).resident for on in (False, True))
+    assert [(block.nbytes, block.kind) for block in ahead[len(plain) :]] == [
+        (batch - 32, "batch"),
+        (32, "batch"),
+    ]
+    assert len({block.block for block in ahead}) == len(ahead)
+    both = planned(device_prefetch=True, pin_memory=True, accumulation=2).resident
+    assert sum(block.nbytes for block in both[-2:]) == batch and both[-3].kind != "batch", "only the next one"
+    peaks = [prediction(device_prefetch=on, pin_memory=True).peak[0] for on in (False, True)]
+    assert peaks[1] - peaks[0] == batch - 32 + 512, "as the allocator rounds them"
+
+
 def test_gradient_scaling_waits_once_and_adams_step_count_never():
     adam = Of(Images().model, optimizer=torch.optim.Adam)
     for amp, waits in (("fp16", [Wait()]), ("off", [])):

@@ -79,6 +79,15 @@ def test_a_switch_without_published_figures_is_refused_with_the_reason():
             predict()
 
 
+def test_python_frames_of_a_step_that_does_not_run_are_refused(tmp_path, monkeypatch):
+    session = SimulatedSession(plan(device="sim:v100").source(), Progress())
+    monkeypatch.setattr(session, "prediction", lambda recipe: prediction())
+    where = {"path": str(tmp_path / "a.json"), "active": 2}
+    assert session.look(Recipe(), "profile", **where, stacks=False) == where["path"]
+    with pytest.raises(InvalidValue, match="a simulated step has no Python frames"):
+        session.look(Recipe(), "profile", **where, stacks=True)
+
+
 def test_errors_are_those_of_the_constants_in_use():
     """Whoever changes a constant states new errors: `python -m benchmarks.fit_simulation --write`."""
     assert error_table().constants == constants().digest
