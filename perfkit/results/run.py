@@ -14,10 +14,7 @@ from perfkit.results.stats import Estimate, Nested, Ratio, Values
 
 
 class Run(StoredRun, frozen=True, kw_only=True, dict=True):
-    """One workload under one recipe on one machine. Immutable; a failed run is a run too.
-
-    The values that are derived here are None if nothing was measured.
-    """
+    """One workload under one recipe on one machine, failed or not; without rates, what is derived is None."""
 
     @property
     def h2d_bytes_per_sample(self) -> int | None:

@@ -88,10 +88,7 @@ class Markdown(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading and its contents; a string is a paragraph.
-
-    A folded section holds details: a page shows them on a click, and a terminal leaves them out.
-    """
+    """A heading and its contents; a string is a paragraph. Pages fold details, and terminals omit them."""
 
     title: str
     contents: "Sequence[Content]"

@@ -45,10 +45,7 @@ def overview(runs: Sequence[Run]) -> list[str]:
 
 
 def ladder(runs: Sequence[Run]) -> Table:
-    """One row for each run.
-
-    If every run was compared with the first, a single column has these ratios, and its head names that run.
-    """
+    """One row for each run; if all were compared with the first, a single column has these ratios."""
     same = all(pairing.against == runs[0].id for run in runs for pairing in run.pairings)
     first = name(runs[0]) if runs else ""
     roles = {f"× {first}": "baseline"} if same else {"× previous": "previous", "× baseline": "baseline"}
@@ -117,10 +114,10 @@ def notes(runs: Sequence[Run]) -> Bullets:
         for text in [*run.warnings, *_facts(run)]:
             stages.setdefault(text, []).append(name(run))
     measured = sum(run.status == "ok" for run in runs)
-    lines = [
-        f"{'every measured stage' if len(names) == measured > 1 else ', '.join(names)}: {text}"
-        for text, names in stages.items()
-    ]
+    lines = []
+    for text, names in stages.items():
+        concerns_all = measured > 1 and len(names) == measured
+        lines.append(f"{'every measured stage' if concerns_all else ', '.join(names)}: {text}")
     return Bullets(lines)
 
 

@@ -45,10 +45,7 @@ class Patch:
         return here if is_inside else Path(os.path.commonpath([file.parent for file in files]))
 
     def diff(self) -> str:
-        """A unified diff for `git apply` in `root`; empty without edits.
-
-        Raises `PerfkitError` if a file has been changed since it was read: the diff would undo that.
-        """
+        """A unified diff for `git apply` in `root`; a `PerfkitError` if a file was changed meanwhile."""
         texts = list[str]()
         for path, after in self.launch.replaced:
             name = path.relative_to(self.root).as_posix()
