@@ -255,10 +255,12 @@ def kernels(trace: Trace) -> list[model.Kernel]:
     return sorted(kernels, key=lambda row: (-row.total_us, row.name))
 
 
-def in_steps(trace: Trace, rows: Ints) -> Ints:
-    """The rows that begin between the start of the first step and the end of the last."""
+def in_steps(trace: Trace, rows: Ints, behind: int = 0) -> Ints:
+    """The rows that begin at most `behind` ns before the first step, and before the end of the last."""
     start, steps = trace.table.start[rows], trace.steps
-    inside: Ints = rows[(start >= steps.start.min(initial=0)) & (start < steps.end.max(initial=0))]
+    if not steps.names:
+        return rows[:0]
+    inside: Ints = rows[(start >= steps.start[0] - behind) & (start < steps.end[-1])]
     return inside
 
 
@@ -286,7 +288,7 @@ def transfers(trace: Trace, steps: int) -> list[model.Transfer]:
 
 def syncs(trace: Trace, steps: int) -> list[model.Sync]:
     """Runtime calls that wait for the device, the longest in total first."""
-    rows = in_steps(trace, trace.matching(trace.calls, names.WAITS))
+    rows = in_steps(trace, trace.matching(trace.calls, names.WAITS), behind=trace.steps.behind)
     groups = Groups(trace, rows, call=trace.table.name[rows], **_place(trace, rows))
     means = {"calls_per_step": groups.calls / steps, "us_per_step": groups.total / steps}
     return sorted(structs(model.Sync, **groups.columns, **means), key=lambda row: -row.total_us)

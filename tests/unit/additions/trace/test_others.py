@@ -638,6 +638,19 @@ def test_a_collective_before_the_first_inferred_step_counts_in_no_step(tmp_path)
     assert [(row.communication_us, row.waiting_us) for row in analysis.ranks] == [(70, 60), (10, 0)]
 
 
+def test_copies_and_waits_before_the_first_inferred_step_count_in_no_step(tmp_path):
+    trace = Recording(**GPU)
+    for at in range(0, 600, 200):
+        trace.op("aten::copy_", at, 9).launch(
+            "Memcpy HtoD (Pageable -> Device)", at, (at + 5, 20), cat="gpu_memcpy"
+        )
+        trace.add("cuda_runtime", "cudaStreamSynchronize", at + 40, 10)
+        trace.add("user_annotation", "Optimizer.step#SGD.step", at + 150, 20)
+    analysis = trace.analyse(tmp_path)
+    assert analysis.steps_are == "inferred" and len(analysis.steps) == 2
+    assert [row.calls_per_step for row in (*analysis.transfers, *analysis.syncs)] == [1, 1]
+
+
 def test_of_a_trace_without_some_kernels_no_time_of_collectives_is_said(tmp_path):
     for number, own in enumerate((40, 100)):
         trace = rank(number, own, 100 - own)
