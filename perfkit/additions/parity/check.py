@@ -3,7 +3,8 @@
 There are two separate questions: is the data right, and does the model compute correctly on it? For the
 second, the plain program in float32 and in float64 gets exactly the tensors that the candidate's model got,
 so that a legitimate difference in the data path (such as a resize on the device) is not mistaken for a
-difference in computation. Dropout is off on all sides, because random numbers differ in float64.
+difference in computation. Dropout of torch's layers is off on all sides, because random numbers differ in
+float64; where a model calls `F.dropout` itself, only the tolerance is wider.
 
 The float32 of that comparison is strict (`fp32_precision="ieee"`). On a GPU a recipe may compute products in
 TF32, as torch's default does in convolutions. Like 16 bits, that format has roundings, which are allowed.
@@ -58,6 +59,8 @@ class CheckedSide:
         for layer in model.modules():
             if isinstance(layer, nn.modules.dropout._DropoutNd):
                 layer.p = 0.0
+            elif isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
+                layer.dropout = 0.0
         return model.to(self._dtype)
 
     def prepare(self, inputs: Any, recipe: Recipe) -> Any:

@@ -143,6 +143,12 @@ def test_the_inputs_of_one_side_are_kept_at_a_time():
     assert len(alive) == 4 * 4 and max(alive) - alive[0] <= 4
 
 
+def test_dropout_of_recurrent_layers_and_attention_is_off_too():
+    layers = nn.LSTM(4, 4, 2, dropout=0.5), nn.MultiheadAttention(4, 2, dropout=0.5), nn.Dropout(0.5)
+    model = parity.CheckedSide(SimpleNamespace(model=lambda: nn.ModuleList(layers))).model()
+    assert [model[0].dropout, model[1].dropout, model[2].p] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("amp", ["off", "bf16"])
 def test_a_head_that_starts_at_zero_gives_outputs_without_spread_or_error(amp):
     class ZeroHead(Net):
