@@ -5,6 +5,7 @@ the name of the switch reads it, for perfkit's own program and for scripts alike
 """
 
 import contextlib
+import math
 import resource
 import sys
 from collections.abc import Mapping
@@ -160,7 +161,8 @@ class View:
             full = photo.size
         decoded = dataset.loader(file)
         own = decoded.size if isinstance(decoded, Image.Image) else full
-        return own < full, f"a photo of {full[0]} × {full[1]} is decoded as {own[0]} × {own[1]}"
+        is_smaller = math.prod(own) < math.prod(full)
+        return is_smaller, f"a photo of {full[0]} × {full[1]} is decoded as {own[0]} × {own[1]}"
 
     def pin_memory(self) -> Reading:
         pinned = bool(self.loader.pin_memory if self.batch is None else self.batch[0].is_pinned())
@@ -184,9 +186,9 @@ class View:
 
     def device_resize(self) -> Reading:
         """Only an enlargement counts: a crop on the device is part of the workload, not of this switch."""
-        sent = list(self.batch[0].shape[2:])
-        seen = list(self.inputs.shape[2:])
-        return sent < seen, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
+        sent, seen = ([*images.shape[2:]] for images in (self.batch[0], self.inputs))
+        is_enlarged = math.prod(sent) < math.prod(seen)
+        return is_enlarged, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
 
     def zero_grad_set_to_none(self) -> Reading:
         none = not any(p.grad is not None for p in self.model.parameters() if p.requires_grad)

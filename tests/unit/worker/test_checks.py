@@ -47,6 +47,11 @@ def noted(beside=True, pinned=True):
     return {"copies_beside": beside, "batch": [SimpleNamespace(is_pinned=lambda: pinned)]}
 
 
+def sides(sent, seen):
+    """A batch of images as it is copied, and as the model gets it."""
+    return {"batch": [torch.empty(2, 3, *sent)], "inputs": torch.empty(2, 3, *seen)}
+
+
 def computed(dtype, **others):
     return {"model": torch.nn.Linear(1, 1), "outputs": torch.zeros(1, dtype=dtype), **others}
 
@@ -65,6 +70,9 @@ EARLY = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_TRIM_THRESHOLD_": "1"}
         ("device_prefetch", noted(), True, "on its own stream; batches lie in page-locked memory"),
         ("device_prefetch", noted(beside=False), False, "on the stream of the kernels"),
         ("device_prefetch", noted(pinned=False), None, "in pageable memory"),
+        ("device_resize", sides((64, 48), (128, 96)), True, "[64, 48] as it is copied, [128, 96]"),
+        ("device_resize", sides((64, 96), (128, 32)), False, "sides of an image"),  # it has fewer pixels
+        ("device_resize", sides((64, 48), (64, 32)), False, "sides of an image"),
         ("amp", computed(torch.float16, scaler=scaler(True)), "fp16", "loss scaled by 65536"),
         ("amp", computed(torch.float16, scaler=scaler(False)), None, "logits are float16"),
         ("amp", computed(torch.float32, autocast=torch.bfloat16), "bf16", "cast back from an autocast"),
