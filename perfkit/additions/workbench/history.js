@@ -9,7 +9,8 @@ const COLUMNS = [
 export function compare(x, y, down) {
   if (x === null || y === null) return (x === null) - (y === null);
   if (x === y) return 0;
-  return x < y === down ? 1 : -1;
+  const rising = x < y ? -1 : 1;
+  return down ? -rising : rising;
 }
 
 export function render({ model, el }) {

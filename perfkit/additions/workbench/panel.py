@@ -9,6 +9,7 @@ import anywidget
 import traitlets
 
 from perfkit import registry
+from perfkit.additions.shared.looking import LOOK
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel
 from perfkit.notebook.pieces import download, preformatted, row, text
@@ -21,7 +22,6 @@ from perfkit.show.units import clean
 from perfkit.studies import staging
 from perfkit.studies.job import Answered, Job
 from perfkit.studies.planning import Where
-from perfkit.studies.sources import Study
 
 
 class History(anywidget.AnyWidget):
@@ -134,7 +134,7 @@ class Workbench(LadderPanel):
         self.wait(self._record)
 
     def _record(self, job: Job) -> None:
-        job.request.source().require(Study.STEPS)
+        job.request.source().require(LOOK)
         subject, profile = job.request.subject, registry.load(registry.table("NOTEBOOK")["profile"])
         where = {"preset": subject.size.name, "device": self.device, "host": subject.host}
         of = {"options": subject.options, "progress": job.progress}
