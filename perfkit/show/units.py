@@ -41,7 +41,7 @@ def number(value: float | None, like: float | None = None) -> str:
 
 
 def interval(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> str:
-    """`80.1 ms (79.5–81.0)`: the median, then the 95% interval with the same digits."""
+    """`80.1 ms (79.5–81.0)`: the value, then its 95% interval with the same digits."""
     if estimate is None:
         return NOT_AVAILABLE
     middle, low, high = (scale * value for value in (estimate.value, estimate.low, estimate.high))
@@ -49,7 +49,7 @@ def interval(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> s
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:
-    return next((unit for unit in _TIMES if abs(seconds) * unit[0] >= 1), _TIMES[-1])
+    return next((unit for unit in _TIMES if abs(seconds) * unit[0] >= 0.9995), _TIMES[-1])
 
 
 def duration(seconds: float | None) -> str:
@@ -61,7 +61,7 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_interval(estimate: Estimate | None) -> str:
-    """A time with its interval, in the unit that suits the median."""
+    """A time with its interval, in the unit that suits its value."""
     return interval(estimate, *_time_unit(estimate.value)) if estimate else NOT_AVAILABLE
 
 
