@@ -55,7 +55,7 @@ def _own_folder() -> Path:
     """The folder of the locks, made if it is missing. In /tmp, anyone may have made one of this name."""
     folder = lock_folder()
     try:
-        if not folder.exists():
+        if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             if os.environ.get("PERFKIT_LOCKS"):
                 folder.chmod(0o1777)  # as /tmp: each user may add files, and remove only their own

@@ -1,6 +1,7 @@
 """A loop observed in its own process: what counts as a step, what as waiting; nothing stays patched."""
 
 import contextlib
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -109,7 +110,7 @@ def test_an_error_of_a_watched_cell_is_shown_once(shell, cell):
     shell.register_magic_function(lambda line, cell: _watch_cell(shell, line, cell), "cell", "watch")
     with capture_output() as output:
         shell.run_cell(f"%%watch\n{cell}")
-    shown = output.stdout + output.stderr
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", output.stdout + output.stderr)
     assert (
         sum(shown.count(f"{name}: ") for name in ("SyntaxError", "IndentationError", "ZeroDivisionError"))
         == 1
