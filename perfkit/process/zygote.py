@@ -78,7 +78,7 @@ class Forked:
         """The exit code: None while it runs, negative for a signal, as in `subprocess`."""
         if self._code is None and not self.is_closed and wait([self._status], 0):
             code = self._number()
-            # A zygote that is killed takes its children with it, and reports nothing.
+            # A zygote that is killed reports nothing. On Linux its children have ended with it.
             self._code = -signal.SIGKILL if code is None else code
         return self._code
 

@@ -82,7 +82,7 @@ def contents(answers: Mapping[int, Given]) -> list[Content]:
         words = f"{count} of 3 points\nyou {units.times(own)}, picture {units.times(bound)}"
         bars.append(Row(f"drill {number}", [(bound, _BOUND)], words, line))
     answered = f"{len(answers)} of {len(cards.asked())} drills answered"
-    said = f"Your bounds are off by {math.exp(mean(map(abs, logs))):.2f} times on average"
+    said = f"Your bounds are off by a factor of {math.exp(mean(map(abs, logs))):.2f} on average"
     lean = mean(logs)
     if abs(lean) > 0.05:
         said += f", and {'too high' if lean > 0 else 'too low'} as a rule"

@@ -131,7 +131,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention by the kernel that CUDA would choose; the CPU has different ones."""
+    """Attention by the kernel that CUDA chooses from Ampere on (Volta has no flash attention)."""
     options: dict[str, Any] = {"is_causal": is_causal, "scale": scale}
     if query.dim() != 4 or enable_gqa or query.dtype == torch.float64:
         by_parts = aten._scaled_dot_product_attention_math.default
