@@ -93,10 +93,7 @@ class Training(View):
         self.first_graphs = compile_counters().graphs
 
     def step(self) -> MeasuredStep:
-        """Takes one optimizer step.
-
-        Its wait is all the waiting for batches during the step, even that of a prefetcher, which reads ahead.
-        """
+        """Takes one optimizer step. Its wait is all waiting for batches in it, even that of a prefetcher."""
         start = time.perf_counter()
         self._program.waited = 0.0
         loss = next(self._steps)

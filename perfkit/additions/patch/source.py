@@ -89,10 +89,7 @@ class SourceFile:
         self._add(statement.lineno - 1, before + line)
 
     def add_after_imports(self, line: str) -> None:
-        """One or more lines of code after `import torch` and the imports that follow it at once.
-
-        What else is imported further below may stand below the training.
-        """
+        """Lines after `import torch` and the imports directly below; later ones may follow the training."""
         body = self._tree.body
         rest = list(itertools.dropwhile(lambda node: not _imports_torch(node), body))
         if not rest:

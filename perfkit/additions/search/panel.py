@@ -18,9 +18,7 @@ def tune(
     workload: str | None = None,
     **where: Unpack[planning.Where],
 ) -> Shown[Tuned]:
-    """Finds the fastest recipe of a space. The stop button ends it, and keeps what was measured.
-
-    Table: Tried.
+    """Finds the fastest recipe of a space; the stop button ends it, and keeps what is measured. Table: Tried.
 
     The space has values by switch (the usual ones if None). Recipes above `memory_gb` are not picked.
     Further arguments are those of the panels.

@@ -8,10 +8,7 @@ clock = time.perf_counter
 
 
 def own_time() -> float:
-    """A clock that stops while this thread waits for a core, so that shares hold on a busy machine.
-
-    A GPU goes on working meanwhile, so next to one it is the plain clock.
-    """
+    """A clock that stops while this thread waits for a core; next to a GPU, which works on, the plain one."""
     torch = sys.modules.get("torch")
     if torch and torch.cuda.is_initialized():
         return clock()

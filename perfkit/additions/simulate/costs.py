@@ -33,7 +33,6 @@ from perfkit.errors import InvalidValue, one_of
 Floats = NDArray[np.float64]
 _FOLDER = resources.files("perfkit.additions.simulate")
 _UNITS = ("float32", "tf32", "tensor")  # the last one computes 16-bit types; the last two are Tensor Cores
-
 _ENOUGH = 20  # figures with which a claim's own error is enough
 
 

@@ -32,7 +32,7 @@ def _fits(form: dict[str, Any], name: str, begin: bytes) -> bool:
 
 
 def refusal(name: str, begin: bytes, is_cut: bool = False) -> TraceError:
-    """The error for a file that is no trace, by its first bytes, unpacked; `is_cut`: the rest failed."""
+    """The error for a file that is not a trace, by its first bytes, unpacked; `is_cut`: the rest failed."""
     if is_cut:
         return TraceError(f"{name}: the file is cut off or damaged before its first event", "Copy it again")
     form = next(form for form in data.table("formats")["format"] if _fits(form, name, begin))
