@@ -18,16 +18,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfkit import registry
-from perfkit.additions.simulate.step import (
-    Allocate,
-    Copy,
-    Fetch,
-    OperatorCall,
-    StepEvents,
-    Wait,
-    Work,
-    of_operator,
-)
+from perfkit.additions.simulate.step import Allocate, Event, OperatorCall, StepEvents, Work, of_operator
 from perfkit.errors import InvalidValue, one_of
 
 Floats = NDArray[np.float64]
@@ -226,7 +217,7 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 
 Kernel = tuple[Work, float]  # a kernel on one GPU, with its predicted time in seconds
-Action = tuple[OperatorCall | Fetch | Copy | Wait, list[Kernel]]
+Action = tuple[Event, list[Kernel]]
 """What the host does, and the kernels that it launches for it."""
 
 
