@@ -134,7 +134,8 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         """The matplotlib figure, in the look of `style.theme`."""
         from matplotlib.figure import Figure as Drawing
 
-        lines = sum(1 + len(side.shown) for side in self.sides)
+        closed = self.closed if len(self.sides) > 1 else None
+        lines = sum(1 + len(side.shown) for side in self.sides) + (1 if closed else 0)
         drawing = Drawing((style.WIDTH, 1.1 + 0.28 * lines))
         drawing.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
         ax = drawing.add_subplot()
@@ -145,8 +146,9 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
             _draw(ax, side, top, most / side.samples, legend)
             ticks |= {top + number: name for number, name in enumerate(side.shown, 1)}
             top += 1 + len(side.shown)
-        if len(self.sides) > 1 and self.closed:
-            _arrow(ax, self.closed, 1 + self.sides[0].shown.index("kernels"))
+            if closed and side is self.sides[0]:
+                _arrow(ax, closed, 1 + side.shown.index("kernels"), top)
+                top += 1
         ax.set_yticks([*ticks], [*ticks.values()])
         ax.tick_params(axis="y", length=0)
         bars = [bar for side in self.sides for row in side.rows.values() for bar in row]
@@ -215,19 +217,17 @@ def _inside(bar: Bar, width: float) -> str:
     return ""
 
 
-def _arrow(ax: Any, closed: tuple[str, tuple[float, float]], at: float) -> None:
-    """Marks the gap of the first side that closed, in the row of its kernels."""
+def _arrow(ax: Any, closed: tuple[str, tuple[float, float]], at: float, below: float) -> None:
+    """Marks the gap of the first side that closed, in its kernels' row, with its words below the rows."""
     text, (start, end) = closed
     arrow = {"arrowstyle": "<->", "lw": 1.6, "color": style.VERMILLION, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", xy=(start, at), xytext=(end, at), arrowprops=arrow)
     most = ax.get_xlim()[1]
-    width = _CHARACTER * (len(text) + 2) * most
-    x, side = (start + end) / 2, "center"
-    if width > end - start:  # next to the arrow, but never over the names of the rows
-        x, side = (end, "left") if end + width < most else (most, "right")
+    half = _CHARACTER * (len(text) + 2) * most / 2  # it must not cover the names of the rows
+    x = min(max((start + end) / 2, half), most - half)
     box = {"facecolor": "white", "edgecolor": style.VERMILLION, "linewidth": 0.8, "pad": 1.5}
     look = {"size": 8, "color": "#a04000", "weight": "bold", "bbox": box}
-    ax.text(x, at, text, ha=side, va="center", **look)
+    ax.text(x, below, text, ha="center", va="center", **look)
 
 
 def in_ms(value: float) -> str:

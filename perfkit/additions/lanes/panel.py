@@ -44,9 +44,12 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
             picture = of_measured(runs, session)
         file.parent.mkdir(parents=True, exist_ok=True)
         machine.write_atomically(file, msgspec.json.encode(picture))
-    titles = _titles([run.title for run in runs])
+    samples = [run.samples_per_step for run in runs]  # those of an older recording may be others
+    wanted = [*zip(_titles([run.title for run in runs]), samples, strict=True)]
     _, ratio = sentences.pair(runs)
-    if picture is None or [side.title for side in picture.sides] != titles or picture.contradicts(ratio):
+    if picture is None or picture.contradicts(ratio):
+        return None
+    if [(side.title, side.samples) for side in picture.sides] != wanted:
         return None
     return _with_verdict(picture, runs).figure()
 

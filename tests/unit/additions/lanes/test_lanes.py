@@ -133,12 +133,17 @@ def test_two_steps_claim_no_gap_that_the_comparison_did_not_find(verdict, is_tol
     assert any("idle 4" in text for text in texts(picture)) is is_told
 
 
-def test_the_note_about_a_gap_is_in_the_row_of_the_kernels():
+def test_the_note_about_a_gap_is_below_the_rows_and_its_arrow_is_in_that_of_the_kernels():
+    """In the row it would cover the very gaps that it is about."""
     sides = [
         msgspec.structs.replace(side, rows={**side.rows, "sent": [Bar(0, 1, "exchange", 1)]})
         for side in two().sides
     ]
-    assert texts(Lanes(sides))["idle 4 → 0.5 ms"].get_position()[1] == 1, "the row below is not idle"
+    picture = Lanes(sides)
+    assert texts(picture)["idle 4 → 0.5 ms"].get_position()[1] == 3, "between the rows of both sides"
+    assert list(picture.draw().axes[0].get_yticks()) == [1, 2, 5, 6]
+    (arrow,) = [text for text in picture.draw().axes[0].texts if text.get_text() == ""]
+    assert arrow.xy[1] == 1, "the row below is not idle"
 
 
 @pytest.mark.parametrize(("rows", "label", "inside"), [
@@ -231,7 +236,7 @@ def test_the_note_about_a_gap_never_covers_the_names_of_the_rows(gap):
     axes.set_xlim(0, 20)
     axes.set_yticks([1], ["kernels"])
     with style.theme():
-        figures._arrow(axes, ("kernels 25.2 → 23.1 ms for 32 samples", gap), 1)
+        figures._arrow(axes, ("kernels 25.2 → 23.1 ms for 32 samples", gap), 1, 2)
         note = axes.texts[-1].get_window_extent(renderer)
     frame = axes.get_window_extent()
     assert frame.x0 - 3 <= note.x0 and note.x1 <= frame.x1 + 3
@@ -314,7 +319,9 @@ def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monke
     def looked(source, recipe, title, run):
         asked.append(recipe)
         step_ms = 10 / faster if recipe.pin_memory else 10
-        return msgspec.structs.replace(two().sides[0], title=title, step_ms=step_ms)
+        return msgspec.structs.replace(
+            two().sides[0], title=title, step_ms=step_ms, samples=run.samples_per_step
+        )
 
     monkeypatch.setattr(panel, "_looked", looked)
     source = types.SimpleNamespace(progress=Progress())
@@ -328,6 +335,8 @@ def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monke
         file.write_bytes(damaged)
         assert panel.of_runs(mine, here) is None, "a panel that shows an earlier answer has bars"
     assert panel.of_runs(mine, here, Progress()).alt
+    doubled = [mine[0], msgspec.structs.replace(mine[1], samples_per_step=2 * mine[1].samples_per_step)]
+    assert panel.of_runs(doubled, here) is None, "a picture of another batch"
     assert len(asked) == 4, "the next measurement draws it again"
     faster = 0.5
     others = [msgspec.structs.replace(run, id=f"{run.id}-later") for run in mine[1:]]
