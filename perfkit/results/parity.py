@@ -80,7 +80,7 @@ def check_losses(ours: Sequence[float], plain: Sequence[float], exactness: str, 
     furthest = np.abs(a - b)[differing].max() / largest
     text = f"differ from number {differing[0] + 1} of {count} on, by at most {100 * furthest:.2g}%"
     if exactness == "bitwise":
-        return Check("losses", False, f"{text}, which these switches do not explain")
+        return Check("losses", False, f"{text}, which no switch explains")
     allowed = 2e-2 if sixteen_bits else 1e-3
     within = bool(furthest <= allowed)
     rounding = f"{'within' if within else 'more than'} the {allowed:.1%} that rounding explains"

@@ -128,18 +128,14 @@ def _alone(run: Run) -> str:
 
 def _open(ratio: Ratio) -> str:
     """What would decide an open verdict, or how large a difference there may be nevertheless."""
+    farther = max(ratio.high - 1, 1 / ratio.low - 1, MIN_EFFECT)  # the end that is farther from 1
+    most = f"{math.ceil(round(1000 * farther, 6)) / 10:g}%"  # rounded up
     words = {
-        "no measurable difference": f"; any difference is at most {_largest_difference(ratio)}",
+        "no measurable difference": f"; any difference is at most {most}",
         "undecided": "; more rounds would decide",
         "too close to predict": "; the model's error is larger than this",
     }
     return words.get(ratio.verdict, "")
-
-
-def _largest_difference(ratio: Ratio) -> str:
-    """The end of the interval that is farther from 1, rounded up: `9%`."""
-    farther = max(ratio.high - 1, 1 / ratio.low - 1, MIN_EFFECT)
-    return units.percent(math.ceil(100 * farther) / 100)
 
 
 def reasons(run: Run, before: Run | None) -> list[str]:
@@ -174,8 +170,10 @@ def _computes_otherwise(run: Run, before: Run) -> bool:
 
 def _moved(was: float, now: float, whole: float, text: Callable[[float], str]) -> str:
     """`fell from 3.40 GB to 2.60 GB`, if it changed by a larger part of the whole than blocks vary."""
-    if abs(now - was) < _NOTICEABLE * whole:
+    if text(was) == text(now):
         return f"stays at {text(now)}"
+    if abs(now - was) < _NOTICEABLE * whole:
+        return f"hardly changes, {text(was)} → {text(now)}"
     return f"{'fell' if now < was else 'rose'} from {text(was)} to {text(now)}"
 
 

@@ -122,9 +122,8 @@ def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
         before["inputs"] = early
         shares["inputs"] = SAME * FEW
     for name, words in _TABLES["less"].items():
-        if name not in now or name not in before:
-            continue
-        if now[name] < shares.get(name, 1.0) * before[name]:
+        is_known = name in now and name in before
+        if is_known and now[name] < shares.get(name, 1.0) * before[name]:
             yield Difference(name, words.format(now[name], before[name]))
 
 

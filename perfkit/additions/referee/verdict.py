@@ -54,10 +54,12 @@ class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     def sections(self, result: Comparison) -> list[Content]:
         proofs = {"losses": self.losses}
-        proofs |= {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
+        for one in self.differences:
+            evidence = f"{one.evidence}: allowed" if one.allowed else one.evidence
+            proofs[one.name] = Check(one.name, one.allowed, evidence)
         tables = [run_table(self.observed, result, self.is_whole)] if len(self.observed) == 2 else []
         speed = [] if self.is_whole else [result.describe(with_verdict=False)]
-        checked = study.sides(result, list(proofs.values()))
+        checked = study.sides(result, [*proofs.values()])
         return [*speed, *checked, *tables, f"Verdict: {self.outcome}: {self.reason}"]
 
 
@@ -116,8 +118,7 @@ class MatchResult(NamedTuple):
         """The verdict on an interval of this `precision`. Without what a `gate` says, B must be faster."""
         losses = study.losses(self.comparison.a, self.comparison.b)
         found = _differences(self, losses)
-        run = _run_ratio(self)
-        speed = _Speed(self, _ratio(self, precision), run)
+        speed = _Speed(self, _ratio(self, precision), _run_ratio(self))
         outcome, reason = _of_training(found, losses, speed) or _of_speed(speed, precision, gate)
         return RefereeVerdict(
             outcome=outcome,
@@ -126,7 +127,7 @@ class MatchResult(NamedTuple):
             differences=found,
             losses=losses,
             observed=dict(self.seen),
-            run=run,
+            run=speed.run,
             is_whole=self.is_whole,
         )
 

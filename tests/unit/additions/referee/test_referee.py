@@ -326,6 +326,19 @@ def test_what_is_shown_has_one_verdict():
     assert last.startswith("Verdict: faster: 10.500 times as fast")
 
 
+def test_a_difference_that_is_allowed_says_so_next_to_its_mark():
+    """A tick next to "more than rounding explains" would contradict itself."""
+    result = comparison(2.0, losses=1.1)
+    for allowed, mark in (("losses", "✓"), ("", "✗")):
+        (table,) = [
+            part
+            for part in verdict(2.0, losses=1.1, allowed=allowed).sections(result)
+            if getattr(part, "title", "") == "Checks"
+        ]
+        (row,) = [[str(cell) for cell in row] for row in table.rows if row[0] == "losses"]
+        assert row[1] == mark and row[2].endswith(": allowed") is bool(allowed)
+
+
 def test_memory_of_all_processes_is_shown_of_both():
     given = verdict(old=but(memory=2_000_000_000), new=but(memory=500_000_000))
     rows = run_table(given.observed, comparison(), is_whole=False).rows
