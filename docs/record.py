@@ -71,7 +71,7 @@ DRAWN = {
         },
         "loss read at the end": {
             "steps": 2,
-            "host": [(0, 9, "load", 1), (10, 19, "load", 2)],
+            "host": [(0, 9, "load", 1), (9, 18, "load", 2), (18, 20, "load", 3)],
             "kernels": [(0, 10, "compute", 0), (10, 20, "compute", 1)],
         },
     },
