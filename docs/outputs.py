@@ -29,6 +29,7 @@ from perfkit.additions.my_train.steps import NAME
 from perfkit.ladder.catalogue import KEPT
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
+from perfkit.show.sentences import DISTURBED
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -111,6 +112,13 @@ def execute(source: Path, page: Page) -> Any:
     return notebook
 
 
+def is_disturbed(notebook: Any) -> bool:
+    """Whether other programs disturbed what a page shows: a reader would take it for an example."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = [output.get("data", {}).get("text/plain", "") for output in outputs]
+    return any(f"Disturbed ({DISTURBED}):" in text for text in shown)
+
+
 def is_of_the_machine(output: Any) -> bool:
     """Whether all that an output says is a warning about this machine."""
     lines = output.get("text", "").splitlines()
@@ -181,15 +189,22 @@ def chosen(names: list[str]) -> list[Path]:
 def main() -> None:
     """Executes the pages that were named, or that are out of date, and those of the climb between them."""
     os.environ.pop("PERFKIT_PRESET", None)
+    disturbed = list[str]()
     with tempfile.TemporaryDirectory(prefix="perfkit-outputs-") as data, sync_playwright() as playwright:
         os.environ["PERFKIT_DATA"] = data
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 860, "height": 800}, device_scale_factor=1.5)
         for source in with_those_between(chosen(sys.argv[1:])):
             path = notebook_of(source)
-            text = nbformat.writes(execute(source, page)) + "\n"
+            notebook = execute(source, page)
+            if is_disturbed(notebook):
+                disturbed.append(path.name)
+                continue
+            text = nbformat.writes(notebook) + "\n"
             path.write_text(without_places(text, data), encoding="utf-8")
             sys.stdout.write(f"wrote {path.name}\n")
+    if disturbed:
+        sys.exit(f"Other programs disturbed {', '.join(disturbed)}: close them, then make these again.")
 
 
 if __name__ == "__main__":
