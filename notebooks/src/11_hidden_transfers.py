@@ -79,116 +79,46 @@ with perfkit.detect_syncs() as places:
 assert not places
 
 # %% [markdown]
-# (Other losses: `reduction="none"`, times the mask, and the sum divided by `mask.sum()`. A batch of nothing but padding gives NaN either way.)
-#
-# Leave that `assert` in a test and the next stray `print(loss)` fails it. Even without a GPU, perfkit finds nearly all waits, including the one that a mask causes in backward. It misses only copies such as `torch.tensor(n, device="cuda")`. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
+# Leave that `assert` in a test and the next stray `print(loss)` fails it. Even without a GPU, perfkit finds nearly all waits, including the one that a mask causes in backward, but not copies such as `torch.tensor(n, device="cuda")`. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
 #
 # ## What a wait costs
 #
-# With a GPU, the next cell times a loop that reads the loss in every step, and one that reads it at the end. Without one, a thread stands in for the device, and sleeps for as long as a kernel would run.
+# The next cell times a loop that reads the loss in every step, and one that reads it at the end. Without a GPU, a thread stands in for it, and sleeps for as long as kernels would run.
 
 # %%
-import queue
-import threading
-import time
+import runpy
+
+from perfkit import machine
+
+script = runpy.run_path(str(machine.shipped("scripts/hidden_waits.py")))
 
 
-class StandIn:
-    """Runs what is put into its queue, one after the other, and notes when."""
-
-    def __init__(self):
-        self.queue, self.spans = queue.Queue(), []
-        threading.Thread(target=self.work, daemon=True).start()
-
-    def work(self):
-        while True:
-            seconds, start = self.queue.get(), time.perf_counter()
-            time.sleep(seconds)
-            self.spans.append((start, time.perf_counter()))
-            self.queue.task_done()
-
-    def launch(self):
-        self.queue.put(0.010)
-
-    def item(self):
-        self.queue.join()
-
-    def ran(self):
-        return self.spans
-
-
-class Gpu:
-    """A matrix product as a step, and its sum as the loss; events note when it ran."""
-
-    def __init__(self):
-        self.x, self.marks = torch.randn(4096, 4096, device="cuda"), []
-        torch.cuda.synchronize()
-        self.zero, self.at = self.mark(), time.perf_counter()
-
-    def mark(self):
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def launch(self):
-        start = self.mark()
-        self.loss = (self.x @ self.x).sum()
-        self.marks.append((start, self.mark()))
-
-    def item(self):
-        return self.loss.item()
-
-    def ran(self):
-        return [[self.at + self.zero.elapsed_time(mark) / 1e3 for mark in pair] for pair in self.marks]
-
-
-def timed(device, reads, steps=30, fetch_s=0.009):
-    """Seconds per step, and what the host did."""
-    device.launch()
-    device.item()
-    host, start = [], time.perf_counter()
-    for step in range(steps):
-        begin = time.perf_counter()
-        time.sleep(fetch_s)  # the next batch
-        fetched = time.perf_counter()
-        device.launch()
+def train_timed(timed, reads, steps=30):
+    for _ in range(steps):
+        timed.fetch()  # the host makes the next batch
+        timed.launch()  # the device gets the kernels of a step
         if reads:
-            device.item()
-        host.append((begin, fetched, "load", step))
-        host.append((fetched, time.perf_counter(), "wait", step, 0, "loss"))
-    device.item()
-    return (time.perf_counter() - start) / steps, host
-
-
-def two_steps(device, host, first=10):
-    """The rows of two steps of the device for a picture, in milliseconds from the first one's start."""
-    zero, last = (device.ran()[first + at][0] for at in (1, 3))
-    kernels = [(*span, "compute", step) for step, span in enumerate(device.ran(), -1)]
-
-    def row(bars):
-        shown = [bar for bar in bars if bar[0] < last and bar[1] > zero]
-        return [(1e3 * (start - zero), 1e3 * (min(end, last) - zero), *what) for start, end, *what in shown]
-
-    return {"steps": 2, "host": row(host), "kernels": row(kernels)}
+            timed.item()  # the line in question
+    timed.item()
 
 
 sides = {}
 for title, reads in (("read in every step", True), ("read at the end", False)):
-    stand_in = Gpu() if torch.cuda.is_available() else StandIn()
-    seconds, host = timed(stand_in, reads)
-    print(f"{title}: {seconds * 1e3:.1f} ms a step")
-    sides[title] = two_steps(stand_in, host)
+    timed = script["Device"]()  # a GPU, or a thread; it notes what ran when
+    train_timed(timed, reads)
+    print(f"{title}: {timed.step_s * 1e3:.1f} ms a step")
+    sides[title] = timed.two_steps()
 
 pk.lanes(sides)
 
 # %% [markdown]
-# If the loop reads nothing, a step takes as long as fetching or the kernels, whichever is longer. If it reads in every step, it takes the sum. So the distributed guide tells you to fetch results every 30 steps (its own listing fetches in each: [14](14_checking_the_articles.ipynb)).
+# If the loop reads nothing, a step takes as long as fetching or the kernels, whichever is longer. If it reads in every step, it takes the sum. So the distributed guide tells you to fetch results every 30 steps.
 #
 # ## The placement guide's example
 #
-# In the guide, `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down: 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU.
+# In the guide, for PaddlePaddle, each operator has a device. `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down: 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU.
 #
-# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The fix is worth 1.35 times ([14](14_checking_the_articles.ipynb)).
+# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The fix is worth 1.35 times ([14](14_checking_the_articles.ipynb)). In PyTorch, the same mistake is a tensor that goes `.cpu()` and back in one forward pass.
 #
 # ## Where should a layer live?
 #
