@@ -13,7 +13,7 @@
 #
 # *After this you can start a training on several GPUs correctly, and say what limits its scaling.*
 #
-# With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. During backward, the ranks average their gradients with all-reduce. What overlaps with backward is nearly free. The *exposed* part lengthens the step.
+# With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. During backward, the ranks average their gradients with all-reduce. What overlaps with backward is nearly free; the *exposed* part isn't.
 
 # %%
 import matplotlib.pyplot as plt
@@ -25,23 +25,61 @@ from perfkit.additions.ranks.panel import watch_ranks
 pk.lanes("buckets")
 
 # %% [markdown]
-# *Guess: which lines does such a script add to one for a single process?*
+# A script for several ranks needs these lines, and two that you write below:
 
 # %%
 script = "data/scripts/several_ranks.py"
-adds = (
-    "init_process_group",
-    "set_device(",
-    "DistributedSampler(",
-    "set_epoch",
-    "DistributedDataParallel(",
-    "destroy",
-)
+adds = ("set_device(", "init_process_group", "DistributedDataParallel(", "destroy")
 for line in machine.shipped("scripts/several_ranks.py").read_text(encoding="utf-8").splitlines():
     if any(name in line for name in adds):
         print(line.strip())
 
 # %% [markdown]
+# ## Your lines: a part for each rank
+#
+# Here, every rank trains on all samples. Add the two lines, with `num_replicas=ranks, rank=rank`, which a launched script knows.
+
+# %% tags=["exercise"]
+from torch.utils import data
+
+
+def batches(dataset, rank, ranks, epochs):
+    """What a rank trains on, epoch after epoch."""
+    sampler = None  # edit
+    loader = data.DataLoader(dataset, batch_size=4, sampler=sampler)
+    for epoch in range(epochs):
+        pass  # edit
+        yield from loader
+
+
+# %% tags=["check"]
+samples, seen = range(24), []
+for rank in (0, 1):
+    seen.append([int(one) for batch in batches(samples, rank, ranks=2, epochs=2) for one in batch])
+if len(seen[0]) == 2 * len(samples):
+    print("Your turn: each rank sees all 24 samples. Edit the marked lines above, and run both cells again.")
+else:
+    first, second = [drawn[:12] for drawn in seen], [drawn[12:] for drawn in seen]
+    for epoch in (first, second):
+        assert sorted(epoch[0] + epoch[1]) == [*samples], (
+            "In each epoch, each sample once, on one of the ranks"
+        )
+    assert first != second, "Both epochs have the same order: tell the sampler which epoch it is"
+    print("Right: each epoch deals the samples out anew")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# ```python
+# sampler = data.DistributedSampler(dataset, num_replicas=ranks, rank=rank)
+#
+# sampler.set_epoch(epoch)
+# ```
+#
+# </details>
+#
+# ## Scaling
+#
 # `torchrun` starts the script with one rank and with two, in turn (in a terminal: `perfkit scale train.py`).
 #
 # Guess: by what factor do samples/s grow from one rank to two?
@@ -51,7 +89,7 @@ scaling = pk.scale(script, ranks=(1, 2), budget_s=9)
 scaling
 
 # %% [markdown]
-# Communication is *exposed* where its own rank's computation doesn't hide it; waiting for a rank that still computes is counted separately. Two GPUs of one machine come close to twice the rate if a step is much longer than its all-reduce. On two CPU cores expect an efficiency of 50 to 95%.
+# Two GPUs of one machine come close to twice the rate if a step is much longer than its all-reduce. On two CPU cores expect an efficiency of 50 to 95%.
 #
 # If the loss is a mean over equal parts, two ranks with batch *n* train as one with batch 2*n*: halve it (`--global-batch`) to train the same. Batch norm sees each rank's part only (`nn.SyncBatchNorm` fixes that).
 #
@@ -90,11 +128,11 @@ print(
 pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
 
 # %% [markdown]
-# (Slightly more than the bound? These are two launches, minutes apart. To judge a small difference, alternate the launches: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.)
+# (More than the bound? Two launches differ, too. `perfkit referee old.py new.py -- torchrun --nproc-per-node 2` alternates them.)
 #
 # ## Your line: equal work
 #
-# Often the split is to blame. These texts are sorted by length, and each rank gets a half. Give every rank as many texts and about as many tokens:
+# These texts are sorted by length, and each rank gets a half. Give every rank as many texts and about as many tokens:
 
 # %% tags=["exercise"]
 lengths = [10 + number // 4 for number in range(2_000)]  # tokens of each text
@@ -162,9 +200,11 @@ for name, seen in {"each batch": mended, "four batches": merged}.items():
 
 
 # %% [markdown]
+# More than a quarter? The gradients are sent once instead of four times, but only one backward pass is left to hide that.
+#
 # ## Why not 1,024?
 #
-# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with the latency α of a hop and the bandwidth β of a link. For 100 MB over a data-centre link, with nothing overlapped:
+# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with latency α and bandwidth β of a link. For 100 MB, with nothing overlapped:
 
 
 # %%
@@ -173,9 +213,10 @@ def ring_s(ranks, size=100e6, latency_s=5e-6, bytes_per_s=12.5e9):
 
 
 counts = [2**power for power in range(11)]
-for step_s in (0.2, 0.02):
+for step_s, line in ((0.2, "o-"), (0.02, "s--")):
     efficiencies = [step_s / (step_s + ring_s(count)) for count in counts]
-    plt.plot(counts, efficiencies, "o-", label=f"computing takes {1e3 * step_s:.0f} ms a step")
+    name = f"computing takes {1e3 * step_s:.0f} ms a step"
+    plt.plot(counts, efficiencies, line, color=style.BLUE, label=name)
 plt.xscale("log", base=2)
 plt.ylim(0, 1.05)
 plt.xlabel("ranks")
@@ -184,7 +225,7 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# Long steps scale; short ones don't.
+# Most is lost between one and four ranks: from then on each sends almost the same bytes. What still grows is the latency: at 1,024 ranks, 2 · 1,023 · 5 µs is 10 ms, half a short step. (There NCCL prefers trees, whose latency grows with log n.)
 #
 # On each of two machines with eight GPUs:
 #
@@ -192,13 +233,10 @@ plt.show()
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 train.py
 # ```
 #
-# ## The distributed guide's list
+# From [the distributed guide's list](../docs/articles.md#the-distributed-guide):
 #
-# Three levers ([all of them](../docs/articles.md#the-distributed-guide)):
-#
-# - Each rank has its own loader, so divide the cores among them.
-# - `OMP_NUM_THREADS` is set to 1 by torchrun: try cores ÷ ranks.
-# - Without RDMA, NCCL silently falls back to TCP. `NCCL_DEBUG=INFO` says which one it uses; `NCCL_IB_DISABLE=1` forces TCP.
+# - torchrun sets `OMP_NUM_THREADS` to 1: try cores ÷ ranks, less the loaders' workers.
+# - Without RDMA, NCCL silently falls back to TCP. `NCCL_DEBUG=INFO` says which one it uses.
 
 # %% [markdown]
 # ### Puzzle ★★: average once per step
@@ -239,11 +277,11 @@ pk.puzzle("no_sync").check(train_step)
 #
 # </details>
 #
-# **Every epoch has the same order of samples. What was forgotten?**
+# **Rank 3 hardly waits for others. Good news?**
 #
 # <details><summary>Answer</summary>
 #
-# `sampler.set_epoch(epoch)`.
+# No: it is the late one, and all others wait for it.
 #
 # </details>
 #

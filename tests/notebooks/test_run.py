@@ -1,4 +1,4 @@
-"""Every notebook, top to bottom, without a click; then its exercise, as it is and with the answer."""
+"""Every notebook, top to bottom, without a click; then its exercises, as they are and with their answers."""
 
 import os
 import re
@@ -26,21 +26,23 @@ def text(cell):
     return "\n".join(shown)
 
 
-def tagged(notebook, tag):
-    """The cell with a tag, or None."""
-    return next((cell for cell in notebook.cells if tag in cell.metadata.get("tags", [])), None)
+def exercises(notebook):
+    """Exercises with their checks and answers, as cells of the notebook: the answer follows the check."""
+    cells = notebook.cells
+    tags = [cell.metadata.get("tags", []) for cell in cells]
+    starts = [at for at, own in enumerate(tags) if "exercise" in own]
+    checks = [at for at, own in enumerate(tags) if "check" in own]
+    pairs = zip(starts, checks, strict=True)
+    return [(cells[start], cells[check], cells[check + 1]) for start, check in pairs]
 
 
-def answered(notebook):
+def answered(exercise, answers):
     """The exercise with its answer: each group of lines marked `# edit` becomes a group between empty lines."""
-    at = notebook.cells.index(tagged(notebook, "check"))
-    (answer,) = re.findall(
-        r"<summary>Answer</summary>\n\n```python\n(.*?)\n```", notebook.cells[at + 1].source, re.DOTALL
-    )
+    (answer,) = re.findall(r"<summary>Answer</summary>\n\n```python\n(.*?)\n```", answers.source, re.DOTALL)
     groups = iter(answer.split("\n\n"))
     lines = []
     was_marked = False
-    for line in tagged(notebook, "exercise").source.splitlines():
+    for line in exercise.source.splitlines():
         is_marked = "# edit" in line
         if is_marked and not was_marked:
             indent = line[: len(line) - len(line.lstrip())]
@@ -122,22 +124,21 @@ def kernel(tmp_path_factory):
 
 
 def runs_from_top_to_bottom(path, kernel):
-    """Runs a chapter, then its exercise."""
+    """Runs a chapter, then its exercises."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         for part, smaller in SMALLER.items():
             cell.source = cell.source.replace(part, smaller)
-    exercise = tagged(notebook, "exercise")
-    if exercise:
-        check = tagged(notebook, "check").source
-        notebook.cells += [nbformat.v4.new_code_cell(source) for source in (answered(notebook), check)]
+    found = exercises(notebook)
+    again = [nbformat.v4.new_code_cell(check.source) for _, check, _ in found]
+    for (exercise, _, answers), check in zip(found, again, strict=True):
+        notebook.cells += [nbformat.v4.new_code_cell(answered(exercise, answers)), check]
     kernel(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "code" and re.search(r"pk\.puzzle\(.*\)\.check\(", cell.source):
             assert "still the starter" in text(cell)
-    if exercise:
-        assert "Your turn" in text(tagged(notebook, "check"))
-        assert "Right" in text(notebook.cells[-1])
+    assert all("Your turn" in text(check) for _, check, _ in found)
+    assert all("Right" in text(check) for check in again)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS[::2], ids=lambda path: path.stem)
