@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 01 · Baseline
 #
-# **Where does a step's time go?** *9 minutes. Needs: nothing special.*
+# **Where does a step's time go?** *7 minutes. Needs: nothing special.*
 #
 # *After this you can name the bottleneck of a loop from its timeline, and say how much a fix can gain at most.*
 #
@@ -67,15 +67,13 @@ mine.table("Mean step")
 pk.recording("sim-v100", "baseline")
 
 # %% [markdown]
-# GPU *utilisation*, as in `nvidia-smi`, is the share of time in which at least one kernel runs.
+# The walk-through's GPU was busy 31.65% of the time: *utilisation*, as in `nvidia-smi`, is the share in which any kernel runs. The host waits for more of it, because queued kernels run meanwhile: take a GPU's bound from the ceiling.
 #
-# ## Five levers
-#
-# *Data reading* removes the long gap, *framework scheduling* the small ones; closing gaps of 30% gains at most 1.43×. *Configuration* (batch, precision, shapes) and *operator performance* shorten the kernels. *Model implementation* means not computing what you don't need.
+# The [methods slides](../docs/articles.md) sort all remedies into five *levers*: data reading (the long gap), framework scheduling (the small gaps), configuration and operator performance (the kernels), and model implementation (computing less).
 #
 # ## Time it by hand
 #
-# Every training log should have two numbers: the time of a step, and how long the host waits for data in it (`batch_cost` and `reader_cost` on the slides). On a GPU the device idles for less time than the host waits, because queued kernels keep running. Replace the line marked `# edit`: how long did the loop wait for this batch?
+# Every training log should have two numbers: the time of a step, and how long the host waits for data in it (the slides' `batch_cost` and `reader_cost`). Replace the line marked `# edit`: how long did the loop wait for this batch?
 
 # %% tags=["exercise"]
 import time
@@ -116,6 +114,9 @@ if share == 0:
 else:
     assert 0 < share < 1, (
         "The wait is a part of the step: from the end of the last step until the batch arrived"
+    )
+    assert abs(waits[-1] - (arrived - ends[-2])) < 1e-3, (
+        "That is another part of the step: the wait begins where the last step ended, and ends when the batch arrived"
     )
     rate = 32 * (len(ends) - 3) / seconds
     print(f"Right: it waits {share:.0%} of the time, at {rate:.0f} samples/s")
@@ -183,7 +184,7 @@ pk.puzzle("profiler").check(profile)
 #
 # <details><summary>Answer</summary>
 #
-# About twice: removing a share *s* gives 1 / (1 − *s*). The ceiling, measured separately, may differ. On a GPU use the ceiling: some kernels ran during the wait.
+# About twice: removing a share *s* gives 1 / (1 − *s*). The ceiling, measured separately, may differ.
 #
 # </details>
 #

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 02 · Data loading
 #
-# **Does the loop wait for data?** *11 minutes. Needs: two cores.*
+# **Does the loop wait for data?** *8 minutes. Needs: two cores.*
 #
 # *After this you can give a loop the right number of workers, and tell when one more won't help.*
 #
@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 import perfkit
 from perfkit import notebook as pk
+from perfkit.show import style
 
 pk.lanes("sim-v100-data_loading")
 
@@ -29,7 +30,7 @@ pk.lanes("sim-v100-data_loading")
 # The gap: the training process fetches each batch itself, so the device runs out of work. Then eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, small in many containers). The host still waits (orange) for the copy, which queues behind the kernels: [03](03_pinning.ipynb).
 
 # %% [markdown]
-# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster and *Drop* if not: the next chapters start from what you kept.
+# Enter a guess, then press *Run*. Press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept.
 
 # %%
 panel = pk.StagePanel("data_loading")
@@ -39,29 +40,27 @@ panel
 panel.run()
 
 # %% [markdown]
-# (A picture shows two steps; the table has the median of all.) Expect 1.1 to 1.8 times on two cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
+# Expect 1.1 to 1.8 times on two cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
 #
-# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs (96 cores, 8 GPUs: 12); if the CPU does, with one per two cores. Then try a few more and fewer, as `perfkit tune` does. *Guess: from how many on is the simulated V100's rate flat?*
+# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs. If the CPU itself trains, start with one worker for every two cores. Then try a few more and fewer, as `perfkit tune` does. *Guess: from how many on is the simulated V100's rate flat?*
 
 # %%
 v100, counts = perfkit.plan(device="sim:v100", host="article"), [0, 1, 2, 4, 8, 16]
 pairs = [perfkit.compare("baseline", f"workers={count}", v100) for count in counts[1:]]
 rates = [run.samples_per_s.value for run in (pairs[0].a, *(pair.b for pair in pairs))]
 plt.figure(figsize=(6, 2.5))
-plt.plot(counts, rates, "o-")
+plt.plot(counts, rates, "o-", color=style.BLUE)
 plt.xlabel("workers")
 plt.ylabel("samples/s, predicted")
 plt.ylim(bottom=0)
 plt.show()
 
 # %% [markdown]
-# From 2 on: then the copy sets the pace ([03](03_pinning.ipynb)). (The simulation leaves out the loss of too many workers.)
-#
-# **Does the host still wait for data?** If not, the picture shows what sets the pace: copies (03), launches (04) or kernels (06, 07).
+# From 2 on: then a step is a copy and the kernels, one after the other, and no worker shortens either ([03](03_pinning.ipynb)). (The simulation leaves out the loss of too many workers.)
 #
 # ## On a CPU: sleeping threads
 #
-# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep. Alone, neither change helped here (0.92 and 0.94 times; both 1.20: [details](../docs/cpu.md)), so the panel makes both.
+# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep. Neither change helped on its own: the worker gave 0.92 times the plain rate, sleeping threads 0.94; together they gave 1.20 ([details](../docs/cpu.md)). So the panel makes both.
 #
 # ## Your line
 #
@@ -86,6 +85,9 @@ pk.my_train(wait_policy="passive")
 
 # %%
 pk.my_train(wait_policy="default")
+
+# %% [markdown]
+# Multiply both ratios: that is the worker alone. Below 1, only sleeping threads made it pay. (Pictures of your file don't time workers: see the panel's.)
 
 # %% [markdown]
 # ## Drill

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 07 · Compile
 #
-# **What do fused kernels gain, and when does compiling pay for itself?** *10 minutes. Needs: a C++ compiler on a CPU; Triton and a C compiler on a GPU.*
+# **What do fused kernels gain, and when does compiling pay for itself?** *13 minutes. Needs: a C++ compiler on a CPU; Triton and a C compiler on a GPU.*
 #
 # *After this you can say what `torch.compile` changed in a step, and after how many steps it has paid for itself.*
 #
-# The walk-through's V100, simulated. Only the kernels change. (Most of this gain is an assumption: see the last section.)
+# The walk-through's V100, simulated. Only the kernels change. (Most of this gain is assumed: see the last section.)
 
 # %%
 import torch
@@ -48,13 +48,15 @@ def convolution(x, y):
     return nn.functional.conv2d(x, weight, padding=1)
 
 
+threads = torch.get_num_threads()  # as in your loop: a Timer uses one, if it isn't told
+
 for function in (small_ones, convolution):
     ms = []
     for one in (function, torch.compile(function)):
-        timer = Timer("one(x, y)", globals={"one": one, "x": x, "y": y})
+        timer = Timer("one(x, y)", globals={"one": one, "x": x, "y": y}, num_threads=threads)
         timer.timeit(20)  # the first call compiles
         ms.append(timer.blocked_autorange(min_run_time=1).median * 1e3)
-    print(f"{function.__name__}: {ms[0]:.1f} ms, compiled {ms[1]:.1f} ms: {ms[0] / ms[1]:.1f} times as fast")
+    print(f"{function.__name__}: {ms[0]:.1f} ms, compiled {ms[1]:.2f} ms: {ms[0] / ms[1]:.1f} times as fast")
 
 # %% [markdown]
 # The tensors say three times. A CPU may gain more, because each of the four operators also requests memory for its result, which your loop already reuses ([04](04_batch_size.ipynb)): expect less there. A convolution calls a library, compiled or not. Which of the two fills *your* step? Guess its gain:
@@ -105,7 +107,7 @@ pk.my_train(budget_s=120)
 #
 # </details>
 #
-# *Faster*: what a change gains depends on the bottleneck. Undecided, but it waits less: keep it, with `keep=True`. Not faster, and it still waits: with cores to spare, add a worker.
+# *Faster*: what a change gains depends on the bottleneck. If it is undecided but the loop waits less, keep it with `keep=True`. If it isn't faster and the loop still waits, add a worker, provided you have a core to spare.
 #
 # ## Then compile
 
