@@ -20,7 +20,7 @@ baseline = pk.StagePanel("baseline")
 baseline.run()
 
 # %% [markdown]
-# The number to watch is **samples/s**. The picture is two training steps (the title has the median of all): green is loading data, blue is computing. The loop decodes JPEG photos, and on a CPU nothing computes meanwhile. The dashed line is the *ceiling*: where both steps would end if loading took no time.
+# The number to watch is **samples/s**. The picture is two training steps (the headline has the median of all): green is loading data, blue is computing. While the loop decodes JPEG photos, the CPU isn't training. The dashed line is the *ceiling*: where both steps would end if loading took no time.
 #
 # Now let another process load the next batch while the model trains: `DataLoader(..., num_workers=1)`. *Guess: how many times as fast?*
 
@@ -34,7 +34,13 @@ panel.run()
 #
 # **Your turn:** write `workers=2`, and run the cell again. Does a second worker help here?
 #
-# (On a CPU this win takes *two* changes: threads that wait also [sleep](../docs/cpu.md). That slows computing, so the ceiling falls, but it frees a core for the worker. [02](02_data_loading.ipynb) measures the worker without them.)
+# <details><summary>Answer</summary>
+#
+# On two cores, hardly: the first worker has already ended the wait.
+#
+# </details>
+#
+# (On a CPU this win takes *two* changes: waiting threads are also [put to sleep](../docs/cpu.md). That lowers the ceiling, but frees a core for the worker. [02](02_data_loading.ipynb) takes them apart.)
 #
 # That is the method: **look at the step, name the gap, change one line, look again.**
 
@@ -47,7 +53,7 @@ panel.run()
 pk.my_train()
 
 # %% [markdown]
-# (No editor? `%load my_train.py` in an empty cell, then put `%%writefile my_train.py` above it. Joining late? `pk.my_train(restore="02")` writes the file after 02.)
+# (No editor? `%load my_train.py`, then put `%%writefile my_train.py` above it. Joining late? `pk.my_train(restore="02")` writes the file after 02.)
 #
 # ## Why it matters
 #
@@ -65,18 +71,18 @@ pk.climb()
 #
 # | chapter | question | minutes |
 # |---|---|---|
-# | [01 baseline](01_baseline.ipynb) | where does a step's time go? | 9 |
-# | [02 data loading](02_data_loading.ipynb) | does the loop wait for data? | 11 |
-# | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 7 |
-# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better? | 9 |
+# | [01 baseline](01_baseline.ipynb) | where does a step's time go? | 7 |
+# | [02 data loading](02_data_loading.ipynb) | does the loop wait for data? | 8 |
+# | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 6 |
+# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better? | 10 |
 # | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 9 |
-# | [06 AMP](06_amp.ipynb) | is 16-bit arithmetic faster here? | 9 |
-# | [07 compile](07_compile.ipynb) | what do fused kernels gain? | 10 |
-# | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do they gain together? | 6 |
+# | [06 AMP](06_amp.ipynb) | is 16-bit arithmetic faster here? | 13 |
+# | [07 compile](07_compile.ipynb) | what do fused kernels gain? | 13 |
+# | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do they gain together? | 5 |
 # | [09 your own script](09_your_own_script.ipynb) | where does *your* step's time go? | 20 |
 # | [10 workbench](10_workbench.ipynb) | what do you want to try? | 10 |
 # | [11 hidden transfers](11_hidden_transfers.ipynb) | which lines make the host wait? | 20 |
-# | [12 kernels and shapes](12_kernels_and_shapes.ipynb) | how close are you to the device's limits? | 20 |
+# | [12 kernels and shapes](12_kernels_and_shapes.ipynb) | how far from the device's limits? | 20 |
 # | [13 several GPUs](13_several_gpus.ipynb) | how well does it scale? | 20 |
 # | [14 checking the articles](14_checking_the_articles.ipynb) | do the published figures agree? | 15 |
 #

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 03 · Pinning
 #
-# **Can the copy be shorter, or hidden?** *7 minutes. Needs: a CUDA GPU to measure; without one, the simulated V100 shows it.*
+# **Can the copy be shorter, or hidden?** *6 minutes. Needs: a CUDA GPU to measure; without one, the simulated V100 shows it.*
 #
 # *After this you can compute what pinning can gain before you try it, and say what `non_blocking` does and does not do.*
 #
-# The walk-through's V100, simulated. Before, the host waits (orange) for each copy. After, the copy is short, and the host is ahead (grey): its launch queue is full.
+# The walk-through's V100, simulated. Before, the host waits (orange) for each copy. After, the copy is short, and the host is ahead (grey): its launch queue is full of later steps.
 
 # %%
 from torch.utils.data import DataLoader
@@ -30,15 +30,13 @@ pk.lanes("sim-v100-pinning")
 # - **A second stream** lets the copy and the kernels run at the same time. On one stream they always take turns.
 
 # %% [markdown]
-# **Compute it first.** The walk-through's machine copied 19.3 MB at 1.9 GB/s, in a step of 37 ms; from pinned memory it is 12 GB/s. How much can the faster copy gain?
+# **Compute it first.** The walk-through's machine copied 19.3 MB at 1.9 GB/s, in a step of 37 ms; from pinned memory the simulation assumes 12 GB/s ([14](14_checking_the_articles.ipynb) derives 9.5). How much can the faster copy gain?
 #
 # <details><summary>Answer</summary>
 #
-# The copy falls from 10 to 1.6 ms: 37 ÷ 28.6, about 1.3 times, as in the simulation. (No copy at all: 37 ÷ 27, 1.37 times.) The walk-through gained 1.39, 865 → 1,200 samples/s: more than removing the copy gives. With `non_blocking` the host also launches ahead, so gaps between kernels may have closed.
+# The copy falls from 10 to 1.6 ms: 37 ÷ 28.6, about 1.3 times, as in the simulation. (No copy at all: 37 ÷ 27, 1.37 times.) The walk-through gained 1.39, 865 → 1,200 samples/s: more than removing the copy gives. With `non_blocking` the host also launches ahead: gaps between kernels may have closed.
 #
 # </details>
-#
-# PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there, pinning gains almost nothing.
 #
 # ## On your machine
 #

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 04 · Batch size
 #
-# **Does a larger batch use the device better, and what does it cost in memory?** *9 minutes. Needs: nothing special.*
+# **Does a larger batch use the device better, and what does it cost in memory?** *10 minutes. Needs: nothing special.*
 #
 # *After this you can say what a larger batch gains and costs, and why twice the samples/s may not halve the training time.*
 #
@@ -29,11 +29,11 @@ pk.lanes(
 )
 
 # %% [markdown]
-# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches. It also fills each kernel better. At the walk-through's 224 × 224 pixels only this second effect is left: it measured 1.32 times. The simulation sees little of it, and predicts 1.08 times.
+# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches, and fills each kernel better. At the walk-through's 224 × 224 pixels only the second effect is left: it measured 1.32 times. (The simulation predicts 1.08 times.)
 #
 # ## First, on a CPU: memory reuse
 #
-# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep that memory for the next step. The price: it fragments, and the process never gives it back. (jemalloc and tcmalloc reuse memory, too.) Guess:
+# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep that memory for the next step. The price: it fragments, and the process never gives it back. Guess:
 
 # %%
 pk.my_train(allocator="keep", budget_s=120)
@@ -69,7 +69,7 @@ if large.losses:
 #
 # ## What it costs: memory
 #
-# With batch 512, the walk-through's memory in use rose from below 1 GB to 11.3. (`torch.cuda.max_memory_allocated() / 2**30` tells you.) What holds samples grows: the batch, the *activations*, kept until backward has used them, and the *workspace* of operators. Weights, gradients and the optimizer's state do not grow. In this net they are next to nothing, so what the step holds, below, doubles; in a large model they may be most of it. (The panel's peak is that of the whole process, mostly Python and PyTorch; the referee adds the worker's.)
+# With batch 512, the walk-through's memory in use rose from below 1 GB to 11.3. (`torch.cuda.max_memory_allocated() / 2**30` tells you.) What holds samples grows: the batch, the *activations*, kept until backward has used them, and the *workspace* of operators. Weights, gradients and the optimizer's state do not grow. In this net they are next to nothing, so what the step holds, below, doubles; in a large model they may be most of it. (The panel's peak is the whole process's, mostly Python and PyTorch; the referee adds the worker's.)
 
 # %%
 size = panel.plan.subject.size.batch_size
@@ -86,14 +86,14 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, it has the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass. If a run does not fit: `panel.set(batch_size=128)`.
+# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, it has the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass.
 #
-# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: also the CUDA context, hundreds of MB, and freed memory, which the allocator keeps. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True`.
+# On a GPU, `nvidia-smi` also counts the CUDA context and freed memory, which the allocator keeps. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 
 # %% [markdown]
 # ## Your line
 #
-# Double the batch in `my_train.py`, even if the panel was undecided. Steps then see different samples, which you allow:
+# Double the batch in `my_train.py`, even if the panel was undecided. Each step then sees different samples, so tell perfkit to allow it:
 
 # %%
 pk.my_train(allow=["samples", "updates"])
@@ -107,7 +107,7 @@ pk.my_train(allow=["samples", "updates"])
 #
 # </details>
 #
-# *Undecided* here, but *faster* in the panel? Two results that agree are not one result: measure longer. Keeping it, with `keep=True`, is your choice. Not kept? Undo it. Kept? Tune the learning rate again before you conclude anything about accuracy.
+# *Undecided* here, but *faster* in the panel? That the two don't contradict each other doesn't make the gain certain: measure longer, or choose to keep it. Not kept? Undo it. Kept? Tune the learning rate again before you judge the accuracy.
 
 # %% [markdown]
 # ## Drill
@@ -171,7 +171,7 @@ pk.puzzle("checkpointing").check(forward)
 #
 # </details>
 #
-# **An embedding of 10,000,000 × 150 float32 values needs 5.59 GiB and does not fit. What now?**
+# **An embedding does not fit into the device's memory. What now?**
 #
 # <details><summary>Answer</summary>
 #

@@ -46,6 +46,8 @@ print(
 # %% [markdown]
 # Either way you send a quarter of the bytes (the label's 8 bytes stay). While the worker keeps up, a CPU hardly gains, and the walk-through's V100, pinned by then, only went from 1,584 to 1,670 samples/s.
 #
+# (The recording tried stages in pairs, from one loop: *batch size* and *uint8 copy*, then *scaled decoding* and [channels_last](06_amp.ipynb). What was faster went on. Your panels start from what you kept.)
+#
 # *No measurable difference* is a result: the text under the table says how large any difference is at most. *Undecided* is not a result yet: **Continue** adds rounds. Unless it is *faster*, press **Drop**, and try it again in [07](07_compile.ipynb).
 #
 # ## Cheaper samples
@@ -57,14 +59,14 @@ cheaper = pk.StagePanel("scaled_decode")
 cheaper.run()
 
 # %% [markdown]
-# If the model enlarges small images, resize on the device (`device_resize`). The walk-through enlarges 32 × 32 images to 224 × 224 and then copies them: 49 times the bytes, nothing gained.
+# The walk-through enlarges 32 × 32 images to 224 × 224 and then copies 49 times the bytes: resize on the device (`device_resize`).
 
 # %% [markdown]
 # ## Your line
 #
 # The uint8 lines wait for [07](07_compile.ipynb), where the worker is short of time. (With a GPU, take them from there now.)
 #
-# In `my_train.py`, decode smaller: `ImageFolder` takes a `loader`, a function of a path. Let yours open the photo and call `draft("RGB", (96, 96))`. Pixels and losses differ slightly. You allow that:
+# In `my_train.py`, decode smaller: `ImageFolder` takes a `loader`, a function of a path. Let yours open the photo and call `draft("RGB", (96, 96))`. Pixels and losses will change slightly, so allow it:
 
 # %%
 pk.my_train(allow=["losses"], budget_s=120)
@@ -85,7 +87,7 @@ pk.my_train(allow=["losses"], budget_s=120)
 #
 # </details>
 #
-# *Faster*, though it hardly waited? On a CPU, worker and model share the cores, so the time that the worker saves goes to the model. With a GPU, the same edit would gain nothing here. *Undecided*? As in 04: measure longer, or choose to keep it. Not kept? Undo it.
+# *Faster*, though it hardly waited? On a CPU, worker and model share the cores, so the time that the worker saves goes to the model. With a GPU, the same edit would gain nothing here. *Undecided*? As in 04. Not kept? Undo it.
 
 # %% [markdown]
 # ## Drill

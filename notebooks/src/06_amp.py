@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 06 · Automatic mixed precision
 #
-# **Is 16-bit arithmetic faster here?** *9 minutes. Needs: nothing special; to gain, a GPU with Tensor Cores (Volta or newer), or AVX512-BF16 or AMX.*
+# **Is 16-bit arithmetic faster here?** *13 minutes. Needs: nothing special; to gain, a GPU with Tensor Cores (Volta or newer), or AVX512-BF16 or AMX.*
 #
 # *After this you can turn on mixed precision correctly, and say which of its parts made your loop faster.*
 #
-# The walk-through's V100, simulated (orange: the host waits for the loss scaler):
+# The walk-through's V100, simulated with the loss scaler that the walk-through left out (orange: the host waits for it):
 
 # %%
 from torch import nn
@@ -23,7 +23,7 @@ from perfkit import notebook as pk
 pk.lanes("sim-v100-amp-alone")
 
 # %% [markdown]
-# (The simulation overstates it: the walk-through gained 1.48 times, with twice the batch.)
+# (The simulation predicts 1.82 times, and overstates it: the walk-through gained 1.48 times, and had doubled the batch.)
 #
 # The gaps are short: the device is busy, but its kernels are slow. The walk-through's kernel view showed Tensor Core time 0%. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, most other operators in the type of their input.
 
@@ -47,7 +47,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# Without AVX512-BF16 or AMX, a CPU computes in float32 and casts too: slower. With them, kernels get shorter, and the loop may still not get faster. The recording shows why:
+# Without AVX512-BF16 or AMX, a CPU only casts in addition: slower. With them, kernels get shorter, but perhaps not the loop. The recording shows why:
 
 # %%
 runs = {run.stage: run for run in pk.recording("cpu-quick").found}
@@ -80,11 +80,13 @@ for amp in ("off", "fp16"):
     )
 
 # %% [markdown]
+# (The walk-through reports 26.3%: here, too, the simulation is optimistic.)
+#
 # ## Which 16 bits?
 #
-# *bf16* has the range of float32. *fp16* is more precise, but small gradients become 0 and values above 65,504 infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as V100 and T4, have no bf16 units. The walk-through left the scaler out; real training in fp16 should not do without it. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
+# *bf16* has the range of float32. *fp16* is more precise, but small gradients become 0 and values above 65,504 infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as V100 and T4, have no bf16 units. Real training in fp16 should not do without it. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
 #
-# Sums inside a 16-bit product are normally kept in float32. Compare your final accuracy once. A part that trains badly can stay in float32: `with torch.autocast(device, enabled=False): y = part(x.float())`. (Cast its input, which is 16-bit.) With a fused optimizer the host doesn't wait for the scaler.
+# Sums inside a 16-bit product are normally kept in float32. Compare your final accuracy once. A part that trains badly can stay in float32: `with torch.autocast(device, enabled=False): y = part(x.float())`. With a fused optimizer the host doesn't wait for the scaler.
 
 # %% [markdown]
 # ## Your line
@@ -95,7 +97,7 @@ for amp in ("off", "fp16"):
 pk.my_train(budget_s=120)
 
 # %% [markdown]
-# Undecided? As in 04: measure longer, or choose to keep it. Not kept? Undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too. (Changing both at once is deliberate: the table above has already separated them.)
+# Undecided? As in 04. Not kept? Undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too. (Changing both at once is deliberate: the table above has already separated them.)
 
 # %%
 pk.my_train()

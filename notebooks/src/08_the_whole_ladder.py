@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 08 · The whole ladder
 #
-# **How much do your changes gain together, and how much does each add?** *6 minutes. Needs: what you kept so far; if you kept nothing, it uses one worker and sleeping threads.*
+# **How much do your changes gain together, and how much does each add?** *5 minutes. Needs: what you kept so far; if you kept nothing, it uses one worker and sleeping threads.*
 #
 # *After this you can state what your changes gained together, with an interval, and say why there is no right order.*
 #
@@ -40,7 +40,7 @@ pk.my_train(whole=True, allow=["samples", "updates", "losses"])
 # - *Below the product?* The product has an interval too. If both overlap, as in the recording, nothing shows that gains fail to multiply. But lines kept *because* they came out well tend to shrink when measured again.
 # - *Not the recipe's ratio?* The recipe has what panels decided, your file what *it* gained from (in the recording, uint8 batches as well). The rest is drift from one minute to the next.
 #
-# This is the recipe's script, with the same losses. `perfkit.workloads.files.photo_folder(256)` makes its photos; insert that path:
+# This is the recipe's script, with the same losses. `perfkit.workloads.files.photo_folder(256)` gives the path of its photos:
 
 # %%
 pk.training_loop(panel.runs[1:])

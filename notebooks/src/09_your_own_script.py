@@ -38,11 +38,11 @@ panel
 panel.watch(budget_s=15)
 
 # %% [markdown]
-# The first sentence names the line to begin with; the bar shows where time goes; *What to try* has the changes. Compare their bounds. *Up to* is what *this change* gives at most: with one worker, a step takes as long as loading or computing, whichever is longer. The last line lists switches that only a measurement can judge.
+# The first sentence names the line to begin with; the bar shows where time goes; *What to try* has the changes. Compare their bounds. (*Step* is timed while nothing else looks. The *mean of all observed steps* includes sampled ones, so its parts add up to more.) *Up to* is what *this change* gives at most: with one worker, a step takes as long as loading or computing, whichever is longer.
 #
 # ## Set a switch from outside
 #
-# The step waits for data, and a worker may gain more than a faster line: try one, on a CPU with sleeping threads ([02](02_data_loading.ipynb)). (Grey switches cannot be set here; they say why.)
+# The step waits for data, and a worker may gain more than a faster line: try one, on a CPU with sleeping threads ([02](02_data_loading.ipynb)).
 
 # %%
 sleeping = {} if torch.cuda.is_available() else {"wait_policy": "passive"}
@@ -63,7 +63,7 @@ panel.run()
 #
 # (The ratio above is to the unchanged script: divide it by the worker's for the layout's own share.)
 #
-# *Patch* shows the diff that puts these switches into your script. Your file isn't modified. Press *Save perfkit.diff*, then run `git apply perfkit.diff` in the folder named below the diff.
+# *Patch* shows the diff that puts these switches into your script. Press *Save perfkit.diff*, then run `git apply perfkit.diff` in the folder named below the diff.
 
 # %%
 panel.patch()

@@ -24,7 +24,7 @@ bench = pk.Workbench()
 bench
 
 # %% [markdown]
-# From a cell: `bench.set(workers=1)`, then `bench.run()`. To compare your own recipes, name what you compare *with* first: every ratio, with its interval, is to that one.
+# From a cell: `bench.set(workers=1)`, then `bench.run()`. To compare your own recipes, list the recipe that you compare against first: every ratio, with its interval, is relative to it.
 #
 # ## Do gains multiply?
 #
@@ -60,7 +60,7 @@ if first and second and both:
     print(f"measured together: {both.ratio:.2f} ({both.low:.2f} to {both.high:.2f})")
 
 # %% [markdown]
-# With 16-bit units, often *more*, as in the recording. (The product has an interval as well, and the two overlap, so this run alone does not prove it. Look at *waits for data*, too: with shorter kernels alone the loop waits, with both it hardly does.) Alone, cheaper samples shorten work that nobody waits for; they gain a little, because the worker leaves the model more of the cores. Shorter kernels alone make the loop wait for its worker, and lose part of their gain. Together, each removes the other's limit. The other way round: two changes that remove the *same* wait gain less than their product. So a change that did nothing deserves a second try after the bottleneck has moved.
+# With 16-bit units, often *more*, as above. (The product has an interval as well, and the two overlap, so this run alone does not prove it. Look at *waits for data*, too: with shorter kernels alone the loop waits, with both it hardly does.) Alone, cheaper samples shorten work that nobody waits for; they gain a little, because the worker leaves the model more of the cores. Shorter kernels alone make the loop wait for its worker, and lose part of their gain. Together, each removes the other's limit. The other way round: two changes that remove the *same* wait gain less than their product. So a change that did nothing deserves a second try after the bottleneck has moved.
 #
 # ## Your turn
 #
@@ -68,7 +68,7 @@ if first and second and both:
 #
 # <details><summary>What to expect for all three</summary>
 #
-# On two cores a second worker adds little or nothing, or even slows the loop down: the first one already ended the wait, and both share the model's cores. If the interval holds 1, the answer is "not by more than its width"; *Continue* narrows it. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, with one compute thread and a core for the worker, the loop is 1.0 to 1.2 times as fast as with two sleeping threads ([measured](../docs/measuring.md)), and more in 16 bits ([06](06_amp.ipynb)).
+# On two cores a second worker adds little or nothing, or even slows the loop down: the first one already ended the wait, and both share the model's cores. If the interval holds 1, the answer is "not by more than its width"; *Continue* narrows it. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, with one compute thread and a core for the worker, the loop is 0.95 to 1.2 times as fast as with two sleeping threads ([measured](../docs/measuring.md)), and more in 16 bits ([06](06_amp.ipynb)).
 #
 # </details>
 #

@@ -11,6 +11,8 @@ import pytest
 from docs import elsewhere, outputs, slides
 from perfkit.additions.drills import cards
 from perfkit.additions.my_train import steps
+from perfkit.show import sentences
+from tests.unit.show.fake_runs import disturbed, session
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
@@ -106,6 +108,16 @@ def test_pages_leave_out_a_warning_about_the_machine_and_nothing_else():
         assert not outputs.is_of_the_machine(said)
 
 
+def test_a_page_that_other_programs_disturbed_is_not_taken_for_an_example():
+    def page(text):
+        shown = nbformat.v4.new_output("execute_result", {"text/plain": text})
+        return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("run()", outputs=[shown])])
+
+    told = sentences.notices(disturbed(session()[:2]))[-1]
+    assert outputs.is_disturbed(page(f"{told}\nboth: 2.00× as fast"))
+    assert not outputs.is_disturbed(page("both: 2.00× as fast"))
+
+
 def test_pages_name_the_learners_file_as_the_text_does():
     text = f"Wrote /tmp/x/{steps.NAME}. See /tmp/x/runs and {outputs.ROOT}/train.py"
     plain = outputs.without_places(text, "/tmp/x")
@@ -136,6 +148,35 @@ def test_the_climb_takes_a_learner_seventy_five_minutes_at_most():
     tops = [re.search(r"\*(\d+) minutes", jupytext.read(source).cells[0].source) for source in SOURCES]
     assert [int(top[1]) for top in tops[1:]] == minutes[1:], "00 says how long its first speed-up takes"
     assert sum(minutes[:9]) <= 75
+
+
+def minutes_by_the_rule(source):
+    """A learner's minutes, by the rule of docs/teaching: to read, to measure, to write lines, to answer."""
+    read, code = 0, ""
+    cells = jupytext.read(source).cells
+    for cell in cells:
+        if cell.cell_type == "code":
+            code += cell.source + "\n"
+        elif not cell.source.startswith(("### ", "## The course")):  # puzzles, and the list of chapters
+            text = cell.source.partition("## Check yourself")[0]
+            read += len(re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).split())
+    chapter = source.stem[:2]
+    measured = 0.0
+    if chapter != "03":  # which has nothing to measure on a CPU
+        compared = re.findall(r"pk\.my_train\((.+)\)|pk\.my_train\(\)", code) if chapter > "00" else []
+        budgets = [re.search(r"budget_s=(\d+)", how) for how in compared]
+        measured = code.count(".run()") / 2 + sum(int(b[1]) / 60 if b else 1 for b in budgets)
+    lines = {edit.get("cell", "1") for edit in steps.edits() if edit["chapter"] == chapter}
+    exercises = [cell for cell in cells if "exercise" in cell.metadata.get("tags", ())]
+    answers = 0 if chapter == "00" else 3
+    return read / 200 + measured + 2 * (len(lines) + len(exercises)) + answers / 2
+
+
+@pytest.mark.parametrize("source", SOURCES[:9], ids=lambda path: path.stem)
+def test_the_minutes_of_a_chapter_are_those_of_the_rule(source):
+    text = (ROOT / "docs/teaching/README.md").read_text(encoding="utf-8")
+    listed = re.search(r"^\| minutes \|(.+)\|$", text, re.M)[1].split("|")
+    assert int(listed[int(source.stem[:2])]) == pytest.approx(minutes_by_the_rule(source), abs=1.2)
 
 
 @pytest.mark.parametrize("source", SOURCES[2:8], ids=lambda path: path.stem)

@@ -223,7 +223,9 @@ def test_the_limit_of_pinning_follows_from_bytes_and_bandwidth():
     assert round(left_ms, 1) == 1.6 and round(37 - 10 + left_ms, 1) == 28.6 and round(37 / 28.6, 1) == 1.3
     assert round(37 / 27, 2) == 1.37 < round(1200 / 865, 2) == 1.39
     assert "37 ÷ 28.6, about 1.3 times" in prose("03_pinning")
-    assert round(size / 2e-3 / 1e9, 1) == 9.6, "14: what pinning left"
+    left_s = 32 / 1200 * (1 - 0.9237)
+    assert round(left_s * 1e3) == 2 and round(size / left_s / 1e9, 1) == 9.5, "14: what pinning left"
+    assert "9.5 GB/s" in prose("14_checking_the_articles") and "derives 9.5" in prose("03_pinning")
 
 
 @pytest.mark.usefixtures("data_dir")
