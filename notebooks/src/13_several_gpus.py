@@ -65,7 +65,7 @@ else:
             "In each epoch, each sample once, on one of the ranks"
         )
     assert first != second, "Both epochs have the same order: tell the sampler which epoch it is"
-    print("Right: each epoch deals the samples out anew")
+    print("Right: each epoch deals the samples out differently")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
