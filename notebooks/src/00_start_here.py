@@ -90,6 +90,6 @@ pk.climb()
 #
 # Look things up: [cheat sheet](../docs/cheat_sheet.md) · [glossary](../docs/glossary.md) · [how perfkit measures](../docs/measuring.md). `!perfkit doctor` checks the machine.
 #
-# **Without a GPU**, each panel's menu *Where* offers a *simulated* V100, with predicted values, marked `~` ([how well](../docs/simulation.md)).
+# **Without a GPU**, each panel's menu *Where* offers a *simulated* V100, with predictions, marked `~` ([how well](../docs/simulation.md)).
 #
 # Next: [01 baseline](01_baseline.ipynb)

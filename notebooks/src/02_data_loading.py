@@ -42,7 +42,7 @@ panel.run()
 # %% [markdown]
 # Expect 1.1 to 1.8 times on two cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
 #
-# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs. If the CPU itself trains, start with one worker for every two cores. Then try a few more and fewer, as `perfkit tune` does. *Guess: from how many on is the simulated V100's rate flat?*
+# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs. If the CPU itself trains, start with one worker for every two cores. Try a few more and fewer, as `perfkit tune` does. *Guess: from how many on is the simulated V100's rate flat?*
 
 # %%
 v100, counts = perfkit.plan(device="sim:v100", host="article"), [0, 1, 2, 4, 8, 16]
@@ -87,7 +87,7 @@ pk.my_train(wait_policy="passive")
 pk.my_train(wait_policy="default")
 
 # %% [markdown]
-# Multiply both ratios: that is the worker alone. Below 1, only sleeping threads made it pay. (Pictures of your file don't time workers: see the panel's.)
+# Multiply both ratios: that is the worker's gain alone. Below 1, only sleeping threads made it pay. (Pictures of your file don't time workers: see the panel's.)
 
 # %% [markdown]
 # ## Drill

@@ -47,7 +47,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# Without AVX512-BF16 or AMX, a CPU only casts in addition: slower. With them, kernels get shorter, but perhaps not the loop. The recording shows why:
+# Without AVX512-BF16 or AMX, a CPU gains nothing and casts as well: slower. With them, kernels get shorter, but perhaps not the loop. The recording shows why:
 
 # %%
 runs = {run.stage: run for run in pk.recording("cpu-quick").found}
@@ -84,7 +84,7 @@ for amp in ("off", "fp16"):
 #
 # ## Which 16 bits?
 #
-# *bf16* has the range of float32. *fp16* is more precise, but small gradients become 0 and values above 65,504 infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as V100 and T4, have no bf16 units. Real training in fp16 should not do without it. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
+# *bf16* has the range of float32. *fp16* is more precise, but small gradients become 0 and values above 65,504 infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. Real training in fp16 needs this. GPUs before Ampere, such as V100 and T4, have no bf16 units. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
 #
 # Sums inside a 16-bit product are normally kept in float32. Compare your final accuracy once. A part that trains badly can stay in float32: `with torch.autocast(device, enabled=False): y = part(x.float())`. With a fused optimizer the host doesn't wait for the scaler.
 

@@ -107,7 +107,7 @@ pk.my_train(budget_s=120)
 #
 # </details>
 #
-# *Faster*: what a change gains depends on the bottleneck. If it is undecided but the loop waits less, keep it with `keep=True`. If it isn't faster and the loop still waits, add a worker, provided you have a core to spare.
+# *Faster*: what a change gains depends on the bottleneck. If it is undecided but the loop waits less, keep it with `keep=True`. If it isn't faster and the loop still waits, add a worker, if you have a core to spare.
 #
 # ## Then compile
 

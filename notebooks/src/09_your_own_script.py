@@ -38,7 +38,7 @@ panel
 panel.watch(budget_s=15)
 
 # %% [markdown]
-# The first sentence names the line to begin with; the bar shows where time goes; *What to try* has the changes. Compare their bounds. (*Step* is timed while nothing else looks. The *mean of all observed steps* includes sampled ones, so its parts add up to more.) *Up to* is what *this change* gives at most: with one worker, a step takes as long as loading or computing, whichever is longer.
+# The first sentence names the line to begin with; the bar shows where time goes; *What to try* has the changes. Compare their bounds. (*Step* is timed while nothing is sampled. The *mean of all observed steps* includes sampled ones, so its parts add up to more.) *Up to* is what *this change* gives at most: with one worker, a step takes as long as loading or computing, whichever is longer.
 #
 # ## Set a switch from outside
 #

@@ -37,7 +37,7 @@ for line in machine.shipped("scripts/several_ranks.py").read_text(encoding="utf-
 # %% [markdown]
 # ## Your lines: a part for each rank
 #
-# Here, every rank trains on all samples. Add the two lines, with `num_replicas=ranks, rank=rank`, which a launched script knows.
+# Here, every rank trains on all samples. Add the two lines. (Pass `num_replicas=ranks, rank=rank`; a launched script knows them.)
 
 # %% tags=["exercise"]
 from torch.utils import data
@@ -200,11 +200,11 @@ for name, seen in {"each batch": mended, "four batches": merged}.items():
 
 
 # %% [markdown]
-# More than a quarter? The gradients are sent once instead of four times, but only one backward pass is left to hide that.
+# More than a quarter is left? The gradients are sent once instead of four times, but only one backward pass is left to hide that.
 #
 # ## Why not 1,024?
 #
-# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with latency α and bandwidth β of a link. For 100 MB, with nothing overlapped:
+# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with latency α and bandwidth β of a link. For 100 MB that nothing overlaps:
 
 
 # %%
