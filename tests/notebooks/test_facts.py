@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ import perfkit
 from perfkit.additions.lanes import panel
 from perfkit.results import recordings
 from perfkit.results.stats import Ratio
+from perfkit.studies.sources import Progress
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
@@ -372,3 +374,16 @@ def test_the_chain_that_is_fused_has_four_operators_and_nine_tensors():
         found.append((counted.operators, counted.tensors))
     assert found == [(4, 9), (1, 3)]
     assert "four operators, which read or write nine tensors in all" in prose("07_compile")
+
+
+@pytest.mark.parametrize(("reads", "waits"), [(True, 15), (False, 1)])
+def test_a_loop_that_reads_its_loss_waits_in_each_step(reads, waits):
+    """11: its picture has two steps of a device, or of the thread that stands in for one."""
+    script = runpy.run_path(str(ROOT / "data" / "scripts" / "hidden_waits.py"))
+    device = script["Device"]()
+    script["train"](device, reads, steps=14)
+    assert [kind for _, _, kind, *_ in device.host].count("wait") == waits
+    rows = device.two_steps()
+    assert [bar[3] for bar in rows["kernels"]] == [10, 11]
+    picture = panel.made({"loop": rows}, None, {}, Progress())
+    assert picture.sides[0].shown == ["host", "kernels"] and picture.sides[0].steps == 2
