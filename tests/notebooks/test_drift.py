@@ -176,7 +176,7 @@ def minutes_by_the_rule(source):
 def test_the_minutes_of_a_chapter_are_those_of_the_rule(source):
     text = (ROOT / "docs/teaching/README.md").read_text(encoding="utf-8")
     listed = re.search(r"^\| minutes \|(.+)\|$", text, re.M)[1].split("|")
-    assert int(listed[int(source.stem[:2])]) == pytest.approx(minutes_by_the_rule(source), abs=1.2)
+    assert int(listed[int(source.stem[:2])]) == pytest.approx(minutes_by_the_rule(source), abs=1.5)
 
 
 @pytest.mark.parametrize("source", SOURCES[2:8], ids=lambda path: path.stem)
