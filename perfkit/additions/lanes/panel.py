@@ -47,9 +47,8 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     samples = [run.samples_per_step for run in runs]  # those of an older recording may be others
     wanted = [*zip(_titles([run.title for run in runs]), samples, strict=True)]
     _, ratio = sentences.pair(runs)
-    if picture is None or picture.contradicts(ratio):
-        return None
-    if [(side.title, side.samples) for side in picture.sides] != wanted:
+    fits = picture is not None and [(side.title, side.samples) for side in picture.sides] == wanted
+    if picture is None or not fits or picture.contradicts(ratio):
         return None
     return _with_verdict(picture, runs).figure()
 
