@@ -170,7 +170,9 @@ def _card(asked: cards.Asked) -> cards.Recorded:
     preset = None if asked.device.startswith("sim:") else "quick"
     where = {"device": asked.device, "host": asked.host if preset is None else None}
     plan = perfkit.plan(preset=preset, stages=["baseline"], options=asked.options, **where)
-    recipes = {"this loop": asked.recipe} | {name: asked.tried(name) for name in asked.tries}
+    recipes = {"this loop": asked.recipe} | {
+        name: asked.recipe.replace(**change) for name, change in asked.tries.items()
+    }
     first, *runs = measured(plan.trying(recipes=tuple(recipes.items()), stages=()))
     _undisturbed([first, *runs])
     gains = {run.title: gain for run in runs if not run.is_again and (gain := run.speedup("baseline"))}

@@ -11,7 +11,7 @@ from pathlib import Path
 from sphinx.cmd.build import main as sphinx
 
 from docs import climb
-from perfkit.additions import pipeline
+from perfkit.additions import pages as framed
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def build(folder: Path) -> Path:
         text = _accessible(page.read_text(encoding="utf-8"))
         page.write_text(_alive(text, "../" * len(page.relative_to(site).parents[1:])), encoding="utf-8")
     (site / "climb.html").write_text(climb.current("notebooks/00_start_here.html"), encoding="utf-8")
-    shutil.copy(Path(pipeline.__file__).with_name("pipeline.html"), site)
+    shutil.copy(Path(framed.__file__).with_name("pipeline.html"), site)
     return site / "index.html"
 
 

@@ -2,14 +2,14 @@
 # The folder of an addition may be missing.
 
 from perfkit.additions.checkpoint.codes import checkpoint as checkpoint
-from perfkit.additions.climb.panel import climb as climb
 from perfkit.additions.drills.panel import drill as drill
 from perfkit.additions.drills.panel import drills as drills
 from perfkit.additions.inside.panel import kernels as kernels
 from perfkit.additions.inside.panel import memory as memory
 from perfkit.additions.lanes.panel import lanes as lanes
 from perfkit.additions.my_train.panel import my_train as my_train
-from perfkit.additions.pipeline.panel import pipeline as pipeline
+from perfkit.additions.pages.panel import climb as climb
+from perfkit.additions.pages.panel import pipeline as pipeline
 from perfkit.additions.puzzles.panel import capstone as capstone
 from perfkit.additions.puzzles.panel import mystery as mystery
 from perfkit.additions.puzzles.panel import puzzle as puzzle

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from perfkit.additions import pipeline
+from perfkit.additions import pages
 from tests.browser.lab import violations
 
-FILE = Path(pipeline.__file__).with_name("pipeline.html")
+FILE = Path(pages.__file__).with_name("pipeline.html")
 PARTS = ("fetch_s", "copy_s", "launch_s", "kernels_s")
 
 

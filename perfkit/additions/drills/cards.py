@@ -32,10 +32,6 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The recipe of the loop that is shown."""
         return Recipe.from_dict(self.settings)
 
-    def tried(self, name: str) -> Recipe:
-        """The recipe with one of the changes."""
-        return self.recipe.replace(**self.tries[name])
-
 
 class Recorded(msgspec.Struct, frozen=True):
     """The answers: the loop before and after its best change, and the gain of each change."""

@@ -21,7 +21,10 @@ from perfkit.studies.sources import Progress
 from perfkit.workloads.files import photo_folder
 
 _HOW = "Open it (a double click in the file browser), change a line, save it, and run this cell again."
-_NO_COPIES = "Verdict: n/a: a CPU copies no batches, so the edit changes nothing. It is kept, unmeasured."
+_UNCHANGED = f"Your turn: {NAME} hasn't changed since the last comparison. {_HOW}"
+_NO_COPIES = "Not measured: on a CPU no batch is copied, so this edit changes nothing. It is kept."
+
+Judged = tuple[Comparison, RefereeVerdict]
 
 
 def my_train(
@@ -45,38 +48,30 @@ def my_train(
         switches: what is set outside the file from now on, such as `wait_policy="passive"`.
     """
     outside = steps.outside(restore or "00", switches)
-    said: list[Content] = [f"`{name}` isn't set: it is for CPUs." for name in switches if name not in outside]
+    notes = [f"`{name}` isn't set: it is for CPUs." for name in switches if name not in outside]
     versions = steps.load()
     if restore is not None or not HERE.exists() or not versions:
-        return _started(restore, outside, said, dropped=versions)
-    text = HERE.read_text(encoding="utf-8-sig")
+        return _started(restore, outside, notes, dropped=versions)
     before = versions[0] if whole else versions[-1]
-    now = Version(text, {**versions[-1].switches, **outside})
-    if (now.text, now.switches) == (before.text, before.switches):
-        what = f"Your turn: {NAME} hasn't changed since the last comparison. {_HOW}"
-        return Shown(versions, [*said, what, steps.chart(versions)])
-    added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
-    now = structs.replace(now, what=steps.named(before.text, now.text, added))
-    diff = Code(steps.diff(before.text, now.text), "diff")
-    if not (added or whole or steps.can_act(before.text, now.text)):
-        versions = [*versions, now]
-        steps.save(versions)
-        return Shown(versions, [*said, diff, _NO_COPIES])
-    result, verdict = with_line(lambda progress: _measured(before, now, allow, budget_s, progress))
-    said += map(Notice, sentences.notices([result.a, result.b]))
-    said += figures.headline([result.a, result.b]), diff, f"Verdict: {verdict.outcome}: {verdict.reason}."
-    if not whole:  # which says nothing of the last edit
-        versions, remarks = _decided(versions, now, result, verdict, keep)
-        said += remarks
-    chart = steps.chart(versions, result.ratio if whole else None)
-    return Shown(versions, [*said, chart, Section("Details", verdict.sections(result)[:-1], folded=True)])
+    now = Version(HERE.read_text(encoding="utf-8-sig"), {**versions[-1].switches, **outside})
+    if now.text == before.text and now.switches == before.switches:
+        return Shown(versions, [*notes, _UNCHANGED, steps.chart(versions)])
+    now = structs.replace(now, what=steps.named(before, now))
+    above: list[Content] = [*notes, Code(steps.diff(before.text, now.text), "diff")]
+    if not whole and not steps.can_act(before, now):
+        return Shown(steps.save([*versions, now]), [*above, _NO_COPIES])
+    judged = with_line(lambda progress: _measured(before, now, allow, budget_s, progress))
+    if whole:  # all edits at once, which says nothing of the last one: nothing is kept
+        return _shown(versions, above, judged, steps.chart(versions, judged[0].ratio))
+    return _judged(versions, now, judged, keep, above)
 
 
 def _started(
-    restore: str | None, outside: dict[str, Value], said: list[Content], dropped: list[Version]
+    restore: str | None, outside: dict[str, Value], notes: list[str], dropped: list[Version]
 ) -> Shown[list[Version]]:
     """Starts a climb in place of the `dropped` one, with the file there is, or one as after a chapter."""
     others = {version.place for version in steps.load(None)} - {"", str(HERE.resolve())}
+    said = [*notes]
     if restore is not None or not HERE.exists():
         said.append(_written(HERE, steps.after(restore or "00")))
     if len(dropped) > 1:
@@ -87,9 +82,7 @@ def _started(
     text = HERE.read_text(encoding="utf-8-sig")
     changed = f"the file after {restore}" if restore else "your first version"
     what = "the plain loop" if text == steps.after("00") else changed
-    versions = [Version(text, outside, what)]
-    steps.save(versions)
-    return Shown(versions, [*said, Code(text, "python"), _HOW])
+    return Shown(steps.save([Version(text, outside, what)]), [*said, Code(text, "python"), _HOW])
 
 
 def _written(file: Path, text: str) -> str:
@@ -108,8 +101,8 @@ def _written(file: Path, text: str) -> str:
 
 def _measured(
     before: Version, now: Version, allow: Sequence[str], budget_s: float | None, progress: Progress
-) -> tuple[Comparison, RefereeVerdict]:
-    """Measures two versions in turn."""
+) -> Judged:
+    """Measures both versions in turn."""
     photo_folder(steps.PHOTOS)  # a measured script may not write there
     old, new = (Launch(NAME, replaced=((HERE.resolve(), one.text.encode()),)) for one in (before, now))
     sides = ScriptSide(old, "before", before.switches), ScriptSide(new, "the edited file", now.switches)
@@ -123,23 +116,40 @@ def _measured(
     return found.comparison, found.verdict(rule.precision)
 
 
-def _decided(
-    versions: list[Version], now: Version, result: Comparison, verdict: RefereeVerdict, keep: bool
-) -> tuple[list[Version], list[str]]:
-    """The versions, with the new one if it is kept, or else what to do. Those that are kept are stored."""
+def _shown(
+    versions: list[Version], above: Sequence[Content], judged: Judged, *after: Content
+) -> Shown[list[Version]]:
+    """What was measured of an edit, the verdict, and what comes after it."""
+    result, verdict = judged
+    runs = [result.a, result.b]
+    decided = f"Verdict: {verdict.outcome}: {verdict.reason}."
+    details = Section("Details", verdict.sections(result)[:-1], folded=True)
+    notices = map(Notice, sentences.notices(runs))
+    return Shown(versions, [*notices, *above, figures.headline(runs), decided, *after, details])
+
+
+def _judged(
+    versions: list[Version], now: Version, judged: Judged, keep: bool, above: Sequence[Content]
+) -> Shown[list[Version]]:
+    """Keeps an edit that is faster or that the learner keeps; of any other one, says what to do."""
+    result, verdict = judged
     outcome = verdict.outcome
-    if outcome == Outcome.TRAINS_DIFFERENTLY:  # which `keep` does not cover
-        allow = ", ".join(f'"{one.name}"' for one in verdict.differences)
-        return versions, [f"It is not kept: undo it or, if that is meant, add `allow=[{allow}]` to the call."]
-    if outcome != Outcome.FASTER and keep:
+    if outcome == Outcome.TRAINS_DIFFERENTLY or not (keep or outcome == Outcome.FASTER):
+        return _shown(versions, above, judged, _not_kept(versions[-1], now, verdict), steps.chart(versions))
+    if outcome != Outcome.FASTER:
         now = structs.replace(now, what=f"{now.what}, kept by you ({outcome})")
-    elif outcome != Outcome.FASTER:
-        if now.text == versions[-1].text:
-            return versions, ["It is not kept: what is set outside the file stays as it was."]
-        return versions, ["It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`."]
     first, *later = versions  # the rate of the first one is known once it is measured
     if first.rate is None and result.a.samples_per_s:
         first = structs.replace(first, rate=result.a.samples_per_s.value)
-    versions = [first, *later, structs.replace(now, gain=result.ratio)]
-    steps.save(versions)
-    return versions, []
+    versions = steps.save([first, *later, structs.replace(now, gain=result.ratio)])
+    return _shown(versions, above, judged, steps.chart(versions))
+
+
+def _not_kept(before: Version, now: Version, verdict: RefereeVerdict) -> str:
+    """Says that an edit is not kept, and what to do with it."""
+    if verdict.outcome == Outcome.TRAINS_DIFFERENTLY:  # which `keep` does not cover
+        allow = ", ".join(f'"{one.name}"' for one in verdict.differences)
+        return f"It is not kept: undo it or, if that is meant, add `allow=[{allow}]` to the call."
+    if now.text == before.text:
+        return "It is not kept: what is set outside the file stays as it was."
+    return "It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`."

@@ -44,12 +44,13 @@ def load(file: Path | None = HERE) -> list[Version]:
     return [version for version in stored if file is None or version.place in ("", str(file.resolve()))]
 
 
-def save(versions: Sequence[Version], file: Path = HERE) -> None:
-    """Keeps the versions of a file for other notebooks and later days; those of other files stay."""
+def save(versions: Sequence[Version], file: Path = HERE) -> list[Version]:
+    """Keeps the versions of a file for other notebooks and later days, and returns them; others stay."""
     place = str(file.resolve())
     with kept.alone(_FILE):
         others = [version for version in load(None) if version.place not in ("", place)]
         kept.save(_FILE, [*others, *(msgspec.structs.replace(version, place=place) for version in versions)])
+    return [*versions]
 
 
 def edits(of: str = "edit") -> list[dict[str, str]]:
@@ -85,23 +86,24 @@ def diff(old: str, new: str) -> str:
     return "\n".join([*lines][2:])
 
 
-def can_act(old: str, new: str) -> bool:
+def can_act(before: Version, now: Version) -> bool:
     """Whether an edit changes anything here: on a CPU, no batch is copied to a device."""
-    before, now = (_OF_COPIES.sub("", text) for text in (old, new))
-    return before != now or bool(devices.accelerators().cuda)
+    old, new = (_OF_COPIES.sub("", version.text) for version in (before, now))
+    return old != new or before.switches != now.switches or bool(devices.accelerators().cuda)
 
 
-def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
+def named(before: Version, now: Version) -> str:
     """A change in a few words: `02 a worker, sleeping threads`; for a learner's own line, its end."""
     known = {change["switch"]: (change["chapter"], change["what"]) for change in edits("outside")}
-    outside = [f"{name}={value}" for name, value in switches.items()]
-    text, changes = old, list[tuple[str, str]]()
+    known_before = before.switches
+    outside = [f"{name}={value}" for name, value in now.switches.items() if value != known_before.get(name)]
+    text, changes = before.text, list[tuple[str, str]]()
     for edit in edits():
-        if edit["new"] in new and edit["new"] not in old:
+        if edit["new"] in now.text and edit["new"] not in before.text:
             text = text.replace(edit["old"], edit["new"])
             changes.append((edit["chapter"], edit["what"]))
-    if text != new:
-        added = [line[1:].strip() for line in diff(old, new).splitlines() if line.startswith("+")]
+    if text != now.text:
+        added = [line[1:].strip() for line in diff(before.text, now.text).splitlines() if line[:1] == "+"]
         line = units.clean(added[0]) if added else "lines removed"
         end = line[-_LONG:]  # the start of a long line is that of the line before
         changes = [("", line if line == end else f"… {end.partition(' ')[2] or end}")]

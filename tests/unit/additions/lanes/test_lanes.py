@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from torch.utils.data import DataLoader, Dataset
 
 from perfkit import machine
-from perfkit.additions import pipeline
+from perfkit.additions import pages
 from perfkit.additions.lanes import figures, panel, sides, stamps, step
 from perfkit.additions.lanes.figures import KINDS, Bar, DrawnSide, Lanes
 from perfkit.additions.trace.profile import LOOKS
@@ -290,7 +290,7 @@ def test_a_picture_is_svg_with_its_numbers_in_words():
 
 
 def test_one_palette_is_used_by_lanes_bars_timelines_and_the_pipeline():
-    page = (Path(pipeline.__file__).parent / "pipeline.html").read_text(encoding="utf-8")
+    page = (Path(pages.__file__).parent / "pipeline.html").read_text(encoding="utf-8")
     found = json.loads(re.search(r"const KINDS = (\{.*?\})", page)[1])
     of_one_rank = {kind: look.colour for kind, look in KINDS.items() if kind not in ("own", "exchange")}
     assert found == of_one_rank

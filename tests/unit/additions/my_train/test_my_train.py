@@ -123,17 +123,21 @@ def test_the_lines_of_the_course_have_names_in_the_chart_and_others_their_end(co
     texts = dict.fromkeys(["00", *(edit["chapter"] for edit in steps.edits())])
     texts = {chapter: steps.after(chapter) for chapter in texts}
     passive = {"wait_policy": "passive"}
-    assert steps.named(texts["00"], texts["02"], passive) == "02 a worker, sleeping threads"
-    names = [steps.named(*pair, {}) for pair in itertools.pairwise(texts.values())]
+
+    def named(old, new, switches):
+        return steps.named(steps.Version(old), steps.Version(new, switches))
+
+    assert named(texts["00"], texts["02"], passive) == "02 a worker, sleeping threads"
+    names = [named(*pair, {}) for pair in itertools.pairwise(texts.values())]
     assert names[1:4] == ["03 pinned memory", "04 batches of 64", "05 photos decoded smaller"]
     assert names[4] == "06 channels_last, 16 bits, a core for the worker"
     assert names[5] == "07 uint8 batches, torch.compile"
-    assert steps.named(texts["02"], texts["02"], passive) == "02 sleeping threads"
+    assert named(texts["02"], texts["02"], passive) == "02 sleeping threads"
     mine = texts["00"].replace("drop_last=True)", "drop_last=True, num_workers=2, prefetch_factor=8)")
-    assert steps.named(texts["00"], mine, {"seed": 1}) == "… num_workers=2, prefetch_factor=8), seed=1"
-    assert "… lr=0.1, " in steps.named(texts["02"], texts["02"].replace("lr=0.05", "lr=0.1"), {})
+    assert named(texts["00"], mine, {"seed": 1}) == "… num_workers=2, prefetch_factor=8), seed=1"
+    assert "… lr=0.1, " in named(texts["02"], texts["02"].replace("lr=0.05", "lr=0.1"), {})
     both = texts["02"].replace("batch_size=32", "batch_size=64").replace("lr=0.05", "lr=0.1")
-    assert not steps.named(texts["02"], both, {}).startswith("04"), "more than that line was changed"
+    assert not named(texts["02"], both, {}).startswith("04"), "more than that line was changed"
 
 
 @pytest.mark.parametrize(("outcome", "keep", "kept"), [
@@ -186,7 +190,7 @@ def test_an_edit_that_cannot_act_here_is_kept_and_not_measured(
     edit(compared.file, old, new)
     shown = my_train()
     assert len(compared.sides) == is_measured and len(shown.found) == 2
-    assert ("n/a: a CPU copies no batches" in repr(shown)) is not is_measured
+    assert ("Not measured: on a CPU no batch is copied" in repr(shown)) is not is_measured
     if not is_measured:
         assert shown.found[-1].gain is None and "undo" not in repr(shown)
         assert "Your turn" in repr(my_train()), "the next edit is compared with it"

@@ -1,8 +1,0 @@
-"""The page of `pk.climb()`."""
-
-from perfkit import notebook as pk
-from tests.support.pages import assert_framed_whole
-
-
-def test_the_page_is_framed_whole_and_loads_nothing():
-    assert_framed_whole(pk.climb().data, "Climb it yourself")
