@@ -21,6 +21,7 @@ import matplotlib.pyplot as plt
 from perfkit import machine
 from perfkit import notebook as pk
 from perfkit.additions.ranks.panel import watch_ranks
+from perfkit.show import style
 
 pk.lanes("buckets")
 
