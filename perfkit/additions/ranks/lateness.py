@@ -18,44 +18,34 @@ EXCHANGE = PARTS.index("exchange")
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean step of a rank, in seconds: its parts without the exchange, then what the exchange consists of.
-
-    `for_others`: waiting for the rank that is latest; `exposed`, `hidden`: communication that all have, and
-    that which runs while the rank computes. `rows`, `elements` of its inputs.
-    """
+    """A mean step of a rank, in seconds: its parts without the exchange, and what that consists of."""
 
     rank: int
     samples_per_s: float
     parts: list[float]
-    for_others: float
-    exposed: float
-    hidden: float
-    elements: float
+    for_others: float  # waiting for the rank that is latest
+    exposed: float  # communication that all ranks have
+    hidden: float  # communication while the rank computes
+    elements: float  # of its inputs
     rows: float = 0.0
 
 
 class Lateness(msgspec.Struct, frozen=True, kw_only=True):
-    """Who keeps the others waiting, if it is one rank.
-
-    `share`: of the time of all steps that the other ranks wait for the late one, on average. `often`: of the
-    steps, those in which it is the latest. `by_s`: a step; `at_times`: in so `few` steps, with this
-    (`evaluation`, `checkpoint`, `new epoch`, or nothing that was seen) in them. `in_turn`: no rank is late
-    for long, yet they wait; `longest`: in how many of the steps the latest rank has the longest inputs.
-    """
+    """Who keeps the others waiting, if it is one rank."""
 
     steps: int
     step_s: float
     spent: list[Spent]
-    late: int | None = None
-    share: float = 0.0
-    often: float = 0.0
-    by_s: float = 0.0
-    at_times: bool = False
-    few: int = 0
-    mark: str = ""
-    part: str = ""
-    in_turn: float = 0.0
-    longest: float = 0.0
+    late: int | None = None  # the rank that is late
+    share: float = 0.0  # of the time of all steps, in which the other ranks wait for it on average
+    often: float = 0.0  # the share of the steps in which it is the latest
+    by_s: float = 0.0  # how late it is in a step
+    at_times: bool = False  # whether it is late in few steps only
+    few: int = 0  # how many these are
+    mark: str = ""  # what is in most of them, such as an evaluation; empty if nothing was seen
+    part: str = ""  # of a step, in which it spends more than the others
+    in_turn: float = 0.0  # the share of the time that ranks wait though none of them is late for long
+    longest: float = 0.0  # the share of the steps in which the latest rank has the longest inputs
 
     @property
     def exposed_share(self) -> float:

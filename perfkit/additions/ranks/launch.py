@@ -15,13 +15,10 @@ from perfkit.recipe import Value
 
 @dataclass(frozen=True)
 class RanksLaunch(Launch):
-    """A command line that starts ranks, such as `torchrun --nproc-per-node 2 train.py`.
+    """A command line that starts ranks. `program` is its name: its script, or what is set."""
 
-    `program` is its name: its script, or what is set. `settings`: switches that are set on all ranks.
-    """
-
-    command: tuple[str, ...] = ()
-    settings: tuple[tuple[str, Value], ...] = ()
+    command: tuple[str, ...] = ()  # such as `torchrun --nproc-per-node 2 train.py`, as words
+    settings: tuple[tuple[str, Value], ...] = ()  # switches that are set on all ranks
 
     def __post_init__(self) -> None:
         if os.name == "nt":

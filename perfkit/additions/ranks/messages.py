@@ -9,27 +9,21 @@ from perfkit import registry
 from perfkit.results.schema import Mechanism
 
 LIMIT: Any = SimpleNamespace(**registry.toml(__package__, "limits"))
-PARTS = ("waiting", "forward", "backward", "optimizer", "own code", "exchange")
-"""What a step of a rank consists of: `waiting` for data, `exchange` where ranks wait and send."""
+PARTS = ("waiting", "forward", "backward", "optimizer", "own code", "exchange")  # of a step
 BUFFERS = "broadcast of buffers"  # the exchange that `DistributedDataParallel` makes before a forward pass
 
 
 class StepOfRank(msgspec.Struct, frozen=True, array_like=True):
-    """A step: its number, its seconds, and those of its parts as in `PARTS`.
-
-    `exchange` is the time in collectives, and what is left of the exchange of gradients when the rank has
-    computed them all; `is_read`: this last part was measured, not taken from other steps. `hidden`: seconds
-    of that exchange while the rank still computed. `syncs`: gradient exchanges. `elements` of the inputs.
-    """
+    """A step; gradients that are still sent when the rank has computed all of them are `exchange`."""
 
     number: int
     seconds: float
-    parts: list[float]
-    hidden: float
-    is_read: bool
-    syncs: int
+    parts: list[float]  # seconds, as in `PARTS`
+    hidden: float  # seconds in which gradients were exchanged while the rank computed
+    is_read: bool  # whether the exchange of gradients was measured, not taken from other steps
+    syncs: int  # exchanges of gradients
     samples: int
-    elements: int
+    elements: int  # of the inputs
     marks: list[str]
 
 
@@ -52,46 +46,39 @@ class Exchange(msgspec.Struct, array_like=True):
 
 
 class LoaderOfRank(msgspec.Struct, frozen=True, kw_only=True):
-    """The loader that trains: `rows` of its data set, `drawn` of them in an epoch on this rank.
-
-    `is_divided`: the sampler knows of ranks. `epochs`: the first indices of each epoch.
-    """
+    """The loader that trains."""
 
     where: str
     workers: int
-    rows: int | None
-    drawn: int | None
-    is_divided: bool
+    rows: int | None  # of its data set
+    drawn: int | None  # of them, in an epoch on this rank
+    is_divided: bool  # whether the sampler knows of ranks
     is_shuffled: bool
-    epochs: list[list[int]]
+    epochs: list[list[int]]  # the first indices of each
 
 
 class Ddp(msgspec.Struct, frozen=True, kw_only=True):
-    """A `DistributedDataParallel` model, by torch's own account of it.
-
-    `needs_no_search`: `find_unused_parameters` is on, and none was unused. `cap`: bytes of a bucket, at most.
-    `is_compiled`: the model in it was compiled before. `sync_norms`: layers of `SyncBatchNorm`.
-    """
+    """A `DistributedDataParallel` model, by torch's own account of it."""
 
     where: str
-    buckets: list[int]
+    buckets: list[int]  # bytes
     bytes: int
-    needs_no_search: bool
+    needs_no_search: bool  # whether `find_unused_parameters` is on, and none was unused
     buffers: int
     backend: str
-    cap: int = 0
-    is_compiled: bool = False
-    sync_norms: int = 0
+    cap: int = 0  # bytes of a bucket, at most
+    is_compiled: bool = False  # whether the model in it was compiled before
+    sync_norms: int = 0  # layers of `SyncBatchNorm`
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A rank has joined its group, of which its node has `local` ones; `restart`: of the agent."""
+    """A rank has joined its group."""
 
     rank: int
     world: int
-    local: int
+    local: int  # ranks of the group on its node
     pid: int
-    restart: int
+    restart: int  # how many times the agent has started all ranks again
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -102,13 +89,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class State(msgspec.Struct, kw_only=True, tag=True):
-    """All that a rank has seen; it goes on, and is sent when it is asked for, and when the rank ends.
-
-    `at`: the user's lines that the main thread is in, the innermost first; `inside`: the collective, in this
-    `part` of a step. `rows`: checksums of input rows by step; `weights`: those of all parameters. `count` of
-    steps; `last_step_s`: seconds since the last one. `backward`, `inputs`: lines of these calls. `gpu`: its
-    UUID, and the machine. `is_of_agent`: torchrun has started it. `mechanisms`: proofs of what is set.
-    """
+    """All that a rank has seen until now: it is sent when it is asked for, and when the rank ends."""
 
     rank: int
     ended: bool = False
@@ -118,21 +99,21 @@ class State(msgspec.Struct, kw_only=True, tag=True):
     exchanges: list[Exchange] = []
     loader: LoaderOfRank | None = None
     ddps: list[Ddp] = []
-    rows: dict[int, list[int]] = {}
-    weights: dict[int, int] = {}
+    rows: dict[int, list[int]] = {}  # checksums of input rows, by step
+    weights: dict[int, int] = {}  # checksums of all parameters, by step
     threads: int = 0
-    is_of_agent: bool = False
+    is_of_agent: bool = False  # whether torchrun has started it
     device: str = "cpu"
-    gpu: str = ""
-    backward: list[str] = []
-    inputs: list[str] = []
-    at: list[str] = []
-    inside: str = ""
-    part: str = ""
-    count: int = 0
-    last_step_s: float = 0.0
+    gpu: str = ""  # the machine, and its UUID
+    backward: list[str] = []  # lines of these calls
+    inputs: list[str] = []  # lines of these calls
+    at: list[str] = []  # the user's lines that the main thread is in, the innermost first
+    inside: str = ""  # the collective that it is in
+    part: str = ""  # of a step, that it is in
+    count: int = 0  # of steps
+    last_step_s: float = 0.0  # seconds since the last step
     notes: list[str] = []
-    mechanisms: list[Mechanism] = []
+    mechanisms: list[Mechanism] = []  # proofs of what is set
 
     @property
     def told(self) -> int:

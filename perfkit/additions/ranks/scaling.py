@@ -28,21 +28,17 @@ LOSSES = ("exposed communication", "waiting for slower ranks", "loading", "slowe
 
 
 class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """So many ranks: samples/s of all together, and what a mean step of a mean rank consists of, in seconds.
-
-    `parts` are those of a step, then `unlike` (waits for others), `exposed` and `hidden` communication.
-    `batch`: samples of a step on one rank. `taken`: the share of the cores that other programs took.
-    """
+    """So many ranks: samples/s of all together, and what a mean step of a mean rank consists of."""
 
     ranks: int
     samples_per_s: Estimate
-    batch: float
-    parts: dict[str, float]
+    batch: float  # samples of a step on one rank
+    parts: dict[str, float]  # seconds; also `unlike` (waits for others), `exposed`, `hidden` communication
     gradient_bytes: int
     threads: int
     workers: int
     device: str
-    taken: float
+    taken: float  # the share of the cores that other programs took
 
     @property
     def step_s(self) -> float:
@@ -66,20 +62,16 @@ class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """What training with several numbers of ranks has shown, the fewest first.
-
-    `seen`: how the script's batches grow; `predicted`: what more ranks could give, as `regime` says.
-    `bytes_per_s`: of the exchange of gradients, in a ring. `failures`: by the number of ranks.
-    """
+    """What training with several numbers of ranks has shown."""
 
     command: str
     cores: int
-    measured: list[ScalingPoint]
-    seen: Regime
-    regime: Regime
+    measured: list[ScalingPoint]  # the fewest ranks first
+    seen: Regime  # how the script's batches grow
+    regime: Regime  # how they grow where it is predicted
     predicted: list[ScalingPoint]
-    bytes_per_s: float
-    failures: dict[int, str] = {}
+    bytes_per_s: float  # of the exchange of gradients, in a ring
+    failures: dict[int, str] = {}  # by the number of ranks
 
 
 def counts_of(text: str) -> list[int]:

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from perfkit.recipe import Switch, Value, pairs, parse_settings, shown
 
 FLAGS = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
-OF_DDP = {**{name: name for name in FLAGS}, "bucket_mb": "bucket_cap_mb"}
-"""Switches that are arguments of `DistributedDataParallel`."""
+OF_DDP = {**{name: name for name in FLAGS}, "bucket_mb": "bucket_cap_mb"}  # its arguments, by switch
 THREADS, NO_SYNC, GRADIENTS = "omp_threads", "no_sync", "gradients"
 _OWN = {name: Switch(name, False, name, "") for name in (*FLAGS, NO_SYNC)}
 _OWN |= {name: Switch(name, 1, name, "", low=1, high=65536) for name in ("bucket_mb", THREADS)}

@@ -29,16 +29,12 @@ from perfkit.show.tables import checks
 from perfkit.show.units import clean
 from perfkit.studies.sources import Progress
 
+# How a command says that it is one of several nodes.
 _NODES = re.compile(r"(^| )(--n?nodes|--num[_-](nodes|machines)|-N)[ =](\d+:)?([2-9]|\d\d)")
-"""How a command says that it is one of several nodes."""
 
 
 class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What watching several ranks has shown.
-
-    `ended`: whether the command came to its end meanwhile. `taken`: the share of the cores that other
-    programs took. `lateness`: None where too few steps were seen. `mechanisms`: proofs of what was set.
-    """
+    """What watching several ranks has shown."""
 
     command: str
     ranks: int
@@ -47,14 +43,14 @@ class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     threads: int
     steps: int
-    lateness: Lateness | None
+    lateness: Lateness | None  # None where too few steps were seen
     findings: list[Finding] = []
     states: list[State] = []
     printed: list[str] = []
     warnings: list[str] = []
-    ended: bool = False
-    taken: float = 0.0
-    mechanisms: list[Mechanism] = []
+    ended: bool = False  # whether the command came to its end meanwhile
+    taken: float = 0.0  # the share of the cores that other programs took
+    mechanisms: list[Mechanism] = []  # proofs of what was set
 
     @property
     def first_sentence(self) -> str:
