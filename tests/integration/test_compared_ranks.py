@@ -1,8 +1,12 @@
 """Two launches of several ranks are compared: interleaved, over all ranks, with switches proved on each."""
 
+import time
+
 import pytest
 
 from perfkit.additions.ranks import command
+from perfkit.additions.ranks.launch import launch_of
+from perfkit.additions.ranks.started import ComparedRanks
 from perfkit.additions.referee.command import PART
 from perfkit.additions.referee.match import Terms, compare_whole
 from perfkit.errors import PerfkitError
@@ -40,6 +44,21 @@ for step in range(STEPS):
             model.train()
         dist.barrier()
 dist.destroy_process_group()
+"""
+LOADS_SLOWLY = """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        time.sleep(0.3)
+        return torch.ones(64)
+
+model = DistributedDataParallel(nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for rows in torch.utils.data.DataLoader(Rows(), batch_size=2, num_workers=1, timeout=1):
+    model(rows).square().mean().backward()
+    optimizer.step()
 """
 LAUNCHED = """
 import torch
@@ -118,3 +137,15 @@ def test_a_rank_that_raises_is_named(write):
     )
     with pytest.raises(PerfkitError, match=r"new.py failed on rank 1 of 2: .*ZeroDivisionError"):
         judged(["old.py", "new.py", "python"])
+
+
+def test_a_loader_does_not_give_up_while_its_rank_is_suspended(write):
+    """Rank 0 has ended its step when a side is suspended; the other ranks may be waiting for a batch."""
+    write(train=LOADS_SLOWLY)
+    with ComparedRanks(launch_of(["python", "train.py"])) as side:
+        told = side.ask("train", loss_steps=2, warmup_s=0.1)
+        side.suspend()
+        time.sleep(2.0)
+        side.resume()
+        assert side.ask("slice", samples=8, seconds=0.0).samples_per_s > 0
+    assert "DataLoader(timeout=1) is ignored: ranks are suspended, too" in told.facts.values()

@@ -13,6 +13,7 @@ from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks.ddp import Setting
 from perfkit.additions.ranks.messages import Hello
 from perfkit.additions.ranks.rank import Joining
+from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.questions import Questions
 from perfkit.process.failures import explain
 from perfkit.results.schema import Mechanism
@@ -30,6 +31,7 @@ class RankQuestions(Questions):
         self._other: Connection | None = None  # of another rank
         self._setting = Setting(self._script, settings["ranked"])
         self._script.parts.insert(0, self._setting)  # the last part waits for questions
+        hooks.wrap(f"{hooks.ITERATOR}.__init__", self._wait_for_batches)
         Joining(self._script, [self.run_account, *self.observers.values()], self._joined)
 
     def _joined(self, hello: Hello, line: Connection) -> None:
@@ -40,6 +42,13 @@ class RankQuestions(Questions):
             self._telling.start()
         else:
             self.line = line
+
+    def _wait_for_batches(self, plain: Any, iterator: Any, loader: Any) -> None:
+        """Lifts the time-out of a loader, which runs on while this rank is suspended with its workers."""
+        plain(iterator, loader)
+        if iterator._num_workers and iterator._timeout:
+            iterator._timeout = 0
+            self._script.note(f"DataLoader(timeout={loader.timeout}) is ignored: ranks are suspended, too")
 
     def _tell(self, line: Connection) -> None:
         with contextlib.suppress(EOFError, OSError):
