@@ -3,10 +3,12 @@
     python -m benchmarks.overhead harness
     python -m benchmarks.overhead watch
     python -m benchmarks.overhead ranks
+    python -m benchmarks.overhead hooks
 
 Target: at least 0.99. The first two are measured against the article's loop written by hand. Equal processes
 differ by about 2%: hence several pairs of fresh ones. The rounds of a pair are interleaved; in a round each
-side takes the same number of steps, while the other waits. `benchmarks.ranks` has the third.
+side takes the same number of steps, while the other waits. `benchmarks.ranks` has the last two: `hooks` takes
+a minute, and counts the calls and the time of each hook in a step of a rank, for a small and a deep model.
 """
 
 import argparse
@@ -143,11 +145,14 @@ def pair(side: Callable[[Path], contextlib.AbstractContextManager[Rate]]) -> tup
 def main() -> None:
     """Prints the ratio of every pair, then of all of them with its interval."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("side", choices=["harness", "watch", "ranks"])
+    parser.add_argument("side", choices=["harness", "watch", "ranks", "hooks"])
     parser.add_argument("--pairs", type=int, default=8)
     options = parser.parse_args()
     if options.side == "ranks":
         ranks.report(options.pairs)
+        return
+    if options.side == "hooks":
+        ranks.report_hooks()
         return
     pairs = []
     for _ in range(options.pairs):

@@ -1,6 +1,7 @@
 """What watching several ranks costs: two ranks that are watched in some blocks of steps and not in others.
 
     python -m benchmarks.overhead ranks
+    python -m benchmarks.overhead hooks
 
 Equal processes differ by more than there is to be seen, so both are measured in the same ranks, in turn. In a
 block without watching, the process that watches is suspended, the hooks hand on at once, and no thread
@@ -10,6 +11,8 @@ Blocks are short and many, so that both see the same machine. Their ratio is sti
 of the hooks, which is counted in the ranks, as the training waits for it. The CPU time of the thread that
 answers is added in full, though it mostly runs while torch computes. What the process that watches takes of a
 core is told apart: it delays a training only where no core is free.
+
+`hooks` divides that time by hook. It is the quick way to see whether a change of the hooks has helped.
 """
 
 import contextlib
@@ -36,6 +39,7 @@ ROOT = Path(__file__).parents[1]
 RANKS = 2
 STEPS = 50  # of a block; whoever watches looks at the tree every two seconds, so in each fourth block or so
 PAIRS = 20  # of blocks in a launch
+COUNTED = 300  # steps in which hooks are told apart
 WARMUP = 120  # steps, by which a rank has compared its rows and most of its weights
 SCRIPT = """
 import sys, time
@@ -52,8 +56,11 @@ dist.init_process_group("gloo")
 data = TensorDataset(torch.randn(4096, 512), torch.randint(10, (4096,)))
 # A single epoch, as whoever watches has to see the start of each.
 loader = DataLoader(data, 128, sampler=RandomSampler(data, replacement=True, num_samples=10**9))
-layers = [nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)]
-model = DistributedDataParallel(nn.Sequential(*layers))
+count, width = map(int, sys.argv[2:])
+layers = [nn.Linear(512, width), nn.ReLU()]
+for _ in range(count - 2):
+    layers += [nn.Linear(width, width), nn.ReLU()]
+model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, 10)))
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 source = iter(loader)
@@ -70,7 +77,7 @@ with Client(("localhost", int(sys.argv[1]))) as connection:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        connection.send((time.perf_counter() - start, *switched.spent()))
+        connection.send((time.perf_counter() - start, switched.by_hook(), switched.thread_spent_s()))
 dist.destroy_process_group()
 """
 
@@ -81,19 +88,23 @@ class SwitchedRanks(WatchedRanks):
     watcher = "benchmarks.switched:watch"
 
 
-def watch(port: str) -> None:
+def watch(*arguments: str) -> None:
     """Watches the ranks until they end."""
-    how = ["--standalone", "--nproc-per-node", str(RANKS), "train.py", port]
+    how = ["--standalone", "--nproc-per-node", str(RANKS), "train.py", *arguments]
     with SwitchedRanks(launch_of(["torchrun", *how])) as launched:
         launched.let_train(0.0, whole=True)
 
 
 class Block(NamedTuple):
-    """Seconds of some steps of a rank, and of them in hooks; CPU time of the thread that answers."""
+    """Seconds of some steps of a rank, its hooks in them, and CPU time of the thread that answers."""
 
     seconds: float
-    hooks_s: float
+    hooks: dict[str, tuple[int, float]]  # calls and seconds by what each is around
     thread_s: float
+
+    @property
+    def hooks_s(self) -> float:
+        return sum(seconds for _, seconds in self.hooks.values())
 
     @property
     def share(self) -> float:
@@ -145,13 +156,14 @@ class Bench:
 
 
 @contextlib.contextmanager
-def launched() -> Iterator[Bench]:
-    """Two ranks that have joined, and wait for a block."""
+def launched(layers: int = 3, width: int = 1024) -> Iterator[Bench]:
+    """Two ranks that have joined, and wait for a block; their model has so many linear layers."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perfkit-bench-"))
         Path(folder, "train.py").write_text(SCRIPT)
         listener = stack.enter_context(Listener(("localhost", 0)))
-        command = [sys.executable, "-m", "benchmarks.ranks", str(listener.address[1])]
+        of_script = [str(listener.address[1]), str(layers), str(width)]
+        command = [sys.executable, "-m", "benchmarks.ranks", *of_script]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         process = stack.enter_context(subprocess.Popen(command, cwd=folder, env=environment))
         watcher = psutil.Process(process.pid)
@@ -184,6 +196,20 @@ def report(launches: int) -> None:
     print(f"{ratio.ratio:.4f} (95% {ratio.low:.4f} to {ratio.high:.4f}), target 0.995")
 
 
+def report_hooks() -> None:
+    """Prints calls and time of each hook in a step of the slower rank, for a small and a deep model."""
+    for layers, width in ((6, 512), (60, 128)):
+        with launched(layers, width) as bench:
+            bench.block(WARMUP, True)
+            found = max(bench.block(COUNTED, True), key=lambda block: block.share)
+        step_s = found.seconds / COUNTED
+        print(f"{layers} layers, a step of {1e3 * step_s:.1f} ms: {found.share:.2%} of it")
+        spent = {name: (calls, seconds) for name, (calls, seconds) in found.hooks.items() if calls}
+        spent["the thread that answers"] = (0, found.thread_s)
+        for name, (calls, seconds) in sorted(spent.items(), key=lambda item: -item[1][1]):
+            print(f"{1e6 * seconds / COUNTED:9.1f} µs {calls / COUNTED:6.2f} calls  {name}")
+
+
 def _mean(values: list[float]) -> stats.Nested:
     """Over the pairs of all launches."""
     sizes = [PAIRS] * (len(values) // PAIRS)
@@ -191,4 +217,4 @@ def _mean(values: list[float]) -> stats.Nested:
 
 
 if __name__ == "__main__":
-    watch(sys.argv[1])
+    watch(*sys.argv[1:])

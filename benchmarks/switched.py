@@ -6,8 +6,10 @@ While it is on, the time of its hooks is counted: that around functions of torch
 import functools
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks import messages, rank
@@ -16,10 +18,18 @@ from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.ranks.reporter import RankReporter
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.training import Models
-from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.clock import clock, cpu_clock
 from perfkit.additions.shared.lines import Sampler
 
 _called, _look, _send = Models._called, Sampler.look, RankReporter.send
+
+
+@dataclass
+class Tally:
+    """Calls of a hook, and the seconds in it, without those of what it is around."""
+
+    calls: int = 0
+    seconds: float = 0.0
 
 
 class Switched:
@@ -27,7 +37,7 @@ class Switched:
 
     is_on = True
     recorder: RankRecorder  # of this process
-    hooks_s = 0.0  # seconds in hooks, in the thread that trains
+    hooks: ClassVar = defaultdict[str, Tally](Tally)  # by what each is around
     inside_s = 0.0  # and in what the hook under way is around
     thread_s = 0.0  # of CPU time in the thread that answers, when it was switched on
 
@@ -44,15 +54,20 @@ def watch(settings: dict[str, Any], files: Outputs) -> None:
 def switch(is_on: bool) -> None:
     """Whether the rank of this process is watched from now on."""
     Switched.is_on = is_on
-    Switched.hooks_s = 0.0
+    Switched.hooks.clear()
     Switched.thread_s = _thread_s()
     if not is_on:
         Switched.recorder.exchange.have_timed(NEVER)  # else torch would go on timing each pass
 
 
-def spent() -> tuple[float, float]:
-    """Seconds since it was switched: in hooks, and of CPU time in the thread that answers."""
-    return Switched.hooks_s, _thread_s() - Switched.thread_s
+def by_hook() -> dict[str, tuple[int, float]]:
+    """Calls and seconds of each hook since it was switched."""
+    return {name: (tally.calls, tally.seconds) for name, tally in Switched.hooks.items()}
+
+
+def thread_spent_s() -> float:
+    """CPU time of the thread that answers, since it was switched."""
+    return _thread_s() - Switched.thread_s
 
 
 def _thread_s() -> float:
@@ -63,40 +78,44 @@ def _thread_s() -> float:
 def _wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """As `hooks.wrapped`, while the rank is watched."""
     timed = functools.wraps(plain)(functools.partial(_inside, plain))
+    name = f"{plain.__qualname__} ({getattr(function, '__qualname__', 'collectives')})"
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
         if Switched.is_on:
-            return _around(function, timed, *args, **kwargs)
+            return _around(name, function, timed, *args, **kwargs)
         return plain(*args, **kwargs)
 
     return call
 
 
-def _around(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _around(name: str, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls a hook, and counts its time without that of what it is around."""
     outer_s = Switched.inside_s
     Switched.inside_s = 0.0
-    start = clock()
+    start = cpu_clock()
     try:
         return hook(*args, **kwargs)
     finally:
-        Switched.hooks_s += clock() - start - Switched.inside_s
+        tally = Switched.hooks[name]
+        tally.calls += 1
+        tally.seconds += cpu_clock() - start - Switched.inside_s
         Switched.inside_s = outer_s
 
 
 def _inside(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls what a hook is around; hooks within it count for themselves."""
-    start = clock()
+    start = cpu_clock()
     try:
         return plain(*args, **kwargs)
     finally:
-        Switched.inside_s += clock() - start
+        Switched.inside_s += cpu_clock() - start
 
 
 def _called_if_on(models: Models, model: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
     if Switched.is_on:
-        return _around(_called, models, model, functools.partial(_inside, call), *args, **kwargs)
+        inside = functools.partial(_inside, call)
+        return _around("Module.__call__ (Models)", _called, models, model, inside, *args, **kwargs)
     return call(*args, **kwargs)
 
 

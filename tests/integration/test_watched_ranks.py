@@ -1,5 +1,6 @@
 """Several ranks, launched as people do, are watched: the first sentence names the right thing, and nothing is left."""
 
+import atexit
 import json
 import os
 import signal
@@ -8,10 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import psutil
 import pytest
 
+from perfkit.additions.guard.outputs import Outputs
+from perfkit.additions.ranks import rank
 from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.messages import LIMIT
 from perfkit.additions.ranks.watching import watch_launch
@@ -138,6 +142,26 @@ for _ in range(2):
         os.setsid()  # as an agent does for each of its ranks
         break
 time.sleep(1000)
+"""
+COUNTED = """
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DistributedDataParallel(nn.Sequential(*[nn.Linear(8, 8) for _ in range(LAYERS)]))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+calls = []
+
+def count(frame, event, _):
+    if event == "call" and "/perfkit/additions/" in frame.f_code.co_filename:
+        calls[-1] += 1
+
+for step, (rows,) in enumerate(DataLoader(TensorDataset(torch.randn(4800, 8)), 8)):
+    calls.append(0)
+    sys.setprofile(count if step > 100 else None)
+    model(rows).sum().backward()
+    optimizer.step()
+    if step == 140:
+        break
+sys.setprofile(None)
+print(min(calls[101:-1]))
 """
 KILLED = """
 import json, os, signal, time
@@ -267,6 +291,32 @@ def test_ranks_that_are_forked_are_seen_and_tell_what_they_have_seen_at_their_en
     seen = forked()
     assert (seen.ranks, seen.ended) == (2, True)
     assert "train on the same rows" in seen.first_sentence
+
+
+# ---------------------------------------------------------------- what watching costs
+
+
+def watch_here(folder):
+    """Has this process watched as a rank, by somebody who only listens."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"{folder}/ranks")
+    listening.listen()
+    atexit.register(listening.close)
+    about = {"toggles": {}, "scratch": "", "samples": 1, "ranked": {}, "observers": [], "temporary": folder}
+    rank.listen(about | {"address": f"{folder}/ranks"}, Outputs(folder))
+
+
+def test_a_plain_step_makes_few_calls_whatever_is_in_the_model(tmp_path):
+    """Each takes microseconds after what torch computes, and steps may be short."""
+    found = []
+    for layers in (6, 60):
+        file = tmp_path / f"train{layers}.py"
+        file.write_text(IMPORTS + COUNTED.replace("LAYERS", str(layers)))
+        folder = tmp_path / str(layers)
+        folder.mkdir()
+        found.append(int(scripts.run(file, partial(watch_here, str(folder)))))
+    assert abs(found[0] - found[1]) <= 2, "two more where the exchange of gradients is read"
+    assert max(found) <= 90
 
 
 # ---------------------------------------------------------------- ranks that fail

@@ -187,4 +187,4 @@ def _observe(file, steps):
     }
     questions = Questions(settings | {"line": line}, Outputs(str(file.parent)))
     questions.line.close()  # nobody asks
-    questions.subject.parts.append(Observer())
+    questions.subject.set_parts(*questions.subject.parts, Observer())

@@ -4,7 +4,7 @@ import inspect
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -145,7 +145,7 @@ class DdpExchange:
         self._sampler = sampler
         self.models = dict[Any, SeenDdp]()
         self._step = StepExchange()  # of the step under way
-        self._last = StepExchange(is_read=False)  # as if not read: of the last step that was
+        self._last = StepExchange()  # of the last step that was read
         self._shortest_backward = float("inf")
 
     def make(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -169,7 +169,8 @@ class DdpExchange:
         took = clock() - start
         shortest = self._shortest_backward = min(self._shortest_backward, took)
         every = min(LIMIT.rarest, math.ceil(LIMIT.reads_s / max(shortest, 1e-9)))
-        is_left_out = self._script.steps.count % every != 0 and took < 2 * shortest
+        count = self._script.steps.count
+        is_left_out = count > LIMIT.all_read and count % every != 0 and took < 2 * shortest
         if is_left_out or is_capturing():  # during a capture nothing can be read
             self._step.is_read = False
             return
@@ -198,12 +199,14 @@ class DdpExchange:
 
     def end_step(self, count: int) -> StepExchange:
         """That of each of so many steps that have ended; one that was not read is as the last that was."""
-        now, ended = self._step, self._last
-        if now.is_read:
-            ended = StepExchange(now.exposed / count, now.hidden / count, now.syncs // count)
-            self._last = replace(ended, is_read=False) if ended.syncs else self._last
+        now, last = self._step, self._last
         self._step = StepExchange()
         self.have_timed(NEVER)  # before the next backward pass
+        if not now.is_read:
+            return StepExchange(last.exposed, last.hidden, last.syncs, is_read=False)
+        ended = StepExchange(now.exposed / count, now.hidden / count, now.syncs // count)
+        if ended.syncs:
+            self._last = ended
         return ended
 
     def ddps(self) -> Iterator[Ddp]:

@@ -30,7 +30,7 @@ class RankQuestions(Questions):
         self.line.close()  # until this process is rank 0
         self._other: Connection | None = None  # of another rank
         self._setting = Setting(self._script, settings["ranked"])
-        self._script.parts.insert(0, self._setting)  # the last part waits for questions
+        self._script.set_parts(self._setting, *self._script.parts)  # the last part waits for questions
         hooks.wrap(f"{hooks.ITERATOR}.__init__", self._wait_for_batches)
         Joining(self._script, [self.run_account, *self.observers.values()], self._joined)
 

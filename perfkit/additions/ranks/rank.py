@@ -39,7 +39,7 @@ class Joining(Part):
 
     def __init__(self, script: Script, asked: list[Any], joined: Callable[[Hello, Connection], None]) -> None:
         self._script = script
-        self._asked = [*asked, self]
+        self._asked = asked
         self._joined = joined
         self._is_needed = True
         for module in (dist, distributed_c10d):
@@ -66,16 +66,20 @@ class Joining(Part):
         try:
             sock.connect(self._script.settings["address"])
         except OSError as problem:
-            self._script.parts[:] = [part for part in self._script.parts if part not in self._asked]
+            self._leave(*self._asked)
             print(f"perfkit cannot see rank {rank}, because nobody listens here: {problem}", file=sys.stderr)
             return
         self._is_needed = False
+        self._leave()
         line = Connection(sock.detach())
         local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or world
         restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         hello = Hello(rank=rank, world=world, local=int(local), pid=os.getpid(), restart=restart)
         line.send_bytes(msgspec.json.encode(hello))
         self._joined(hello, line)
+
+    def _leave(self, *others: Part) -> None:
+        self._script.set_parts(*[part for part in self._script.parts if part not in (self, *others)])
 
 
 def listen(settings: dict[str, Any], files: Outputs) -> RankRecorder:
@@ -95,9 +99,9 @@ def listen(settings: dict[str, Any], files: Outputs) -> RankRecorder:
         sys.setswitchinterval(LIMIT.switch_s)
         threading.Thread(target=reporter.attend, name="perfkit", daemon=True).start()
 
-    joining = Joining(script, [recorder.account, recorder], joined)
     parts = [Loaders(script), Models(script), Updates(script)]
-    script.parts += [*parts, recorder.account, recorder.setting, joining, recorder]
+    joining = Joining(script, [recorder.account, recorder], joined)
+    script.set_parts(script, *parts, recorder.account, recorder.setting, joining, recorder)
     return recorder
 
 

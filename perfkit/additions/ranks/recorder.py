@@ -32,7 +32,7 @@ class RankRecorder(Part):
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.account = RunAccount(script)
+        self.account = RunAccount(script, is_open=False)  # it is asked for nothing but the part under way
         self.setting = Setting(script, script.settings["ranked"])
         self.sampler = Sampler(self.account.part_now, script.place)
         self.exchange = DdpExchange(script, self.sampler)

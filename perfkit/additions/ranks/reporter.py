@@ -15,7 +15,7 @@ from msgspec import structs
 
 from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, Message, Stack, State
 from perfkit.additions.ranks.recorder import RankRecorder
-from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.clock import clock, cpu_clock
 
 _ASKED = "perfkit/asked"  # a key in the store of the launch
 _FAR = timedelta(seconds=LIMIT.far_s)  # how long to wait for answers from other nodes
@@ -58,9 +58,8 @@ class OtherNodes:
             keys = [f"{_ASKED}/{rank}" for rank in range(1, self._hello.world)]
             with contextlib.suppress(RuntimeError):  # some do not answer
                 self._store.wait(keys, _FAR)
-            for key in keys:
-                if self._store.check([key]):
-                    told.append(msgspec.json.decode(self._store.get(key), type=State))
+            answers = [self._store.get(key) for key in keys if self._store.check([key])]
+            told += [msgspec.json.decode(answer, type=State) for answer in answers]
         return told
 
     def answer(self, state: Callable[[], State]) -> None:
@@ -72,6 +71,13 @@ class OtherNodes:
                 small = structs.replace(told, steps=told.steps[-LIMIT.most_steps :], stacks=few)
                 self._store.set(f"{_ASKED}/{self._hello.rank}", msgspec.json.encode(small))
                 self._store = None
+
+
+def pause_s(looks: int, spent_s: float) -> float:
+    """Seconds until the next look, if so many took a thread so much CPU time: it has its share of a core."""
+    if looks < LIMIT.first_looks:
+        return float(LIMIT.look_s)
+    return float(min(max(LIMIT.look_s, spent_s / looks / LIMIT.of_looks), LIMIT.longest_look_s))
 
 
 class RankReporter:
@@ -91,9 +97,10 @@ class RankReporter:
         """Looks at the thread that trains, says that it lives, and answers for it, until it has ended."""
         recorder = self._recorder
         before = beaten = clock()
+        looks = 0
         while not self._over.is_set():
             try:
-                is_asked = self._line.poll(LIMIT.look_s)
+                is_asked = self._line.poll(pause_s(looks, cpu_clock()))
                 if is_asked:
                     self._line.recv_bytes()
             except (EOFError, OSError):
@@ -101,6 +108,7 @@ class RankReporter:
                     os._exit(1)
                 return
             before = recorder.sampler.look(recorder.thread.ident or 0, before)
+            looks += 1
             if is_asked:
                 self.send(self.state())
                 for state in self._others.ask():

@@ -44,6 +44,9 @@ class BatchLedger:
         """
         fetched, before = self._fetched, self._before_evaluation
         self._fetched, self._before_evaluation = [], 0
+        if len(fetched) == 1:  # as in most steps
+            fetched[0].loader.__dict__[_KIND] = _TRAINING
+            return fetched, []
         last = [batch for batch in fetched if batch.loader is fetched[-1].loader]
         is_last_trained_on = len(last) == 1 or before < len(fetched)
         training, evaluation = list[Fetched](), list[Fetched]()

@@ -12,6 +12,7 @@ import torch
 from perfkit import registry
 from perfkit.additions.scripts.messages import failed
 
+CALL = "_compiled_call_impl"  # what a module calls first, if it has it
 ITERATOR = "torch.utils.data.dataloader._BaseDataLoaderIter"
 TABLES = registry.toml(__package__, "hooks")
 WRAPPED, USED, READ = TABLES["wrapped"], TABLES["used"], TABLES["read"]["names"]
@@ -83,19 +84,9 @@ class ModuleCalls:
 
     def are_seen(self, wanted: bool) -> None:
         """Whether calls of modules without an own function are given to `unknown`, with the module first."""
-        holder: Any = torch.nn.Module
-        holder._compiled_call_impl = self if wanted else None
+        setattr(torch.nn.Module, CALL, self if wanted else None)
 
     def __get__(self, module: Any, kind: type) -> Any:
         if module is None or torch.compiler.is_compiling() or torch._C._is_tracing():
             return None
         return functools.partial(self._unknown, module)
-
-    @staticmethod
-    def own(module: Any) -> Any:
-        return module.__dict__.get("_compiled_call_impl")
-
-    @staticmethod
-    def replace(module: Any, function: Callable[..., Any]) -> None:
-        """Has a module call a function; a compiled one would hand an attribute on to what it wraps."""
-        module.__dict__["_compiled_call_impl"] = function

@@ -200,7 +200,7 @@ class Loaders(Part):
         if before and before.has_begun:  # it goes on with the workers of the epoch before
             iterator._perfkit.loader.__dict__[_KEEPS_WORKERS] = True
         part = "evaluation" if self._ledger.is_for_evaluation(iterator._perfkit.loader) else "start"
-        self._script.tell(lambda each: each.on_fetch())
+        self._script.tell(Part.on_fetch)
         with self._script.doing(part):
             plain(iterator, loader, *args, **kwargs)
 
@@ -224,7 +224,7 @@ class Loaders(Part):
         if not is_trainer or self._is_fetching:
             return plain(iterator)
         script.steps.begin()
-        script.tell(lambda each: each.on_fetch())
+        script.tell(Part.on_fetch)
         is_evaluating = self._ledger.is_evaluating(epoch.loader)
         is_first = not epoch.has_begun
         epoch.has_begun = self._is_fetching = True
@@ -239,7 +239,7 @@ class Loaders(Part):
         samples = len(indices) if is_told else size(batch)
         self._ledger.fetch(epoch.loader, samples, is_first)
         if not torch.is_grad_enabled():
-            script.tell(lambda each: each.on_evaluation())
+            script.tell(Part.on_evaluation)
         is_seen = script.steps.are_first
         self._batch_ids = {id(tensor) for tensor in tensors(batch)} if is_seen else set()
         if is_seen and not is_evaluating and script.loader_pins:
@@ -296,8 +296,9 @@ class Loaders(Part):
             now.samples += batch.samples
             if batch.is_first:
                 now.marks.add("new epoch")
+            is_another = script.loader is not batch.loader
             script.loader = batch.loader
-            if site := self._sites.get(id(getattr(batch.loader, "dataset", None))):
+            if is_another and (site := self._sites.get(id(getattr(batch.loader, "dataset", None)))):
                 script.sites["loader"] = [site]
 
 

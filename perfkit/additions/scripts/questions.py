@@ -71,11 +71,12 @@ class Questions(Procedures, Part):
         numpy.random.seed(seed)
         script.set_process()
         self.loaders, self._models = Loaders(script), Models(script)
+        hooks.listen(self.loaders, "samples")
         self.inquiry, self.run_account = evidence.Inquiry(script), RunAccount(script)
         hooks.wrap("torch.save", functools.partial(_save, script))
-        script.parts += [self.loaders, self._models, Updates(script), self.inquiry, self.run_account]
+        own = (self.loaders, self._models, Updates(script), self.inquiry, self.run_account)
         self.observers: dict[str, Part] = {place: load(place)(script) for place in settings["observers"]}
-        script.parts += [*self.observers.values(), self]
+        script.set_parts(script, *own, *self.observers.values(), self)
         hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
         if sys.platform == "linux":  # also while they are suspended

@@ -19,9 +19,9 @@ _KEPT = 4000  # plain steps of which each time is kept
 class RunAccount(Part):
     """Adds up the steps of a script while little but their time is looked at; a part of it."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, is_open: bool = True) -> None:
         self._script = script
-        self._is_open = self._is_timed = True  # from the first step on
+        self._is_open = self._is_timed = is_open  # from the first step on
         self._sees_memory = not script.settings["observers"]  # which is compared from outside
         self._plain = list[StepTime]()
         self._marked = list[ScriptStep]()

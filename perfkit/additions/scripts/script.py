@@ -29,16 +29,13 @@ WAITING = ("waiting", "sampler", "data set", "collate")  # for a batch; made out
 
 @dataclass(eq=False)
 class ScriptStep:
-    """One step, from the end of the one before to its own end, by the host's clock; `updated` in optimizers.
-
-    `samples`: loaded; `forward_samples`: in the model, without a loader. `spent`: seconds by part (`doing`).
-    """
+    """One step, from the end of the one before to its own end, by the host's clock."""
 
     seconds: float = 0.0
-    samples: int = 0
-    forward_samples: int = 0
-    updated: float = 0.0
-    spent: dict[str, float] = field(default_factory=functools.partial(defaultdict, float))
+    samples: int = 0  # that were loaded
+    forward_samples: int = 0  # in the model, without a loader
+    updated: float = 0.0  # seconds in optimizers
+    spent: dict[str, float] = field(default_factory=functools.partial(defaultdict, float))  # seconds by part
     marks: set[str] = field(default_factory=set)  # `new epoch`, `evaluation`, `checkpoint`, `compilation`
 
     @property
@@ -122,7 +119,7 @@ class StepDetector:
 
 
 class Part:
-    """A part of a script, which is told what happens, in the main thread."""
+    """A part of a script: these methods are called in the main thread, and a part has those that it needs."""
 
     def on_fetch(self) -> None: ...  # a loader begins an epoch, or is asked for a batch
     def on_evaluation(self) -> None: ...  # a model that does not train is called, or a batch has no gradients
@@ -151,8 +148,9 @@ class Script(View, Part):
         self.notes: list[str] = []
         self.sites = defaultdict[str, list[Site]](list)  # distinct first calls by role: a GAN has several
         self._looks = Counter[str]()
-        self.steps = StepDetector(lambda new: self.tell(lambda part: part.on_steps(new)), settings["samples"])
-        self.parts: list[Part] = [self]
+        self.steps = StepDetector(functools.partial(self.tell, Part.on_steps), settings["samples"])
+        self.parts: tuple[Part, ...] = (self,)
+        self._methods = dict[Callable[..., None], list[Callable[..., None]]]()  # by the event
         self.optimizers: list[Any] = []  # have made a step
         self.new_optimizers = 0  # how many were made for weights that another one had trained
         self.unused_graphs = 0  # steps whose gradients had a graph of their own that nothing went through
@@ -167,10 +165,18 @@ class Script(View, Part):
         self._seen: list[ScriptStep] = []
         self._graphs = 0
 
-    def tell(self, event: Callable[[Part], None]) -> None:
-        """Calls this with each part; `event` calls one of its methods."""
-        for part in self.parts:
-            event(part)
+    def set_parts(self, *parts: Part) -> None:
+        """Has these told what happens, in this order."""
+        self.parts = parts
+        self._methods.clear()
+
+    def tell(self, event: Callable[..., None], *about: Any) -> None:
+        """Calls this method of `Part` at each part that has its own."""
+        if event not in self._methods:
+            having = [part for part in self.parts if getattr(type(part), event.__name__) is not event]
+            self._methods[event] = [getattr(part, event.__name__) for part in having]
+        for method in self._methods[event]:
+            method(*about)
 
     @contextlib.contextmanager
     def doing(self, part: str) -> Iterator[None]:

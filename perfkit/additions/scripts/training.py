@@ -51,7 +51,7 @@ class Models(Part):
                 if self._trains(module):
                     call = self._adopt(module)
                 else:
-                    script.tell(lambda part: part.on_evaluation())
+                    script.tell(Part.on_evaluation)
                     call = functools.partial(self._followed, module, call)
             return call(*args, **kwargs)
 
@@ -60,7 +60,7 @@ class Models(Part):
 
     def _adopt(self, model: Any) -> Callable[..., Any]:
         script = self._script
-        call = self._calls.own(model)
+        call = model.__dict__.get(hooks.CALL)
         script.model.append(model)
         self._device_type = script.device.type
         script.set_process()
@@ -71,7 +71,7 @@ class Models(Part):
         if script.toggles.get("compile"):
             call = torch.compile(call)
         own = functools.partial(self._called, model, call)
-        self._calls.replace(model, own)
+        model.__dict__[hooks.CALL] = own  # a compiled model would hand an attribute on to what it wraps
         return own
 
     def _compile_in_place(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -90,7 +90,7 @@ class Models(Part):
             return call(*args, **kwargs)
         if not self._trains(model):
             return self._evaluated(model, call, *args, **kwargs)
-        script.tell(lambda part: part.on_training())
+        script.tell(Part.on_training)
         steps.begin()
         if steps.are_first:
             call = functools.partial(self._examined, call)
@@ -101,13 +101,13 @@ class Models(Part):
             else:
                 output = call(*args, **kwargs)
         if not self._fed:
-            script.tell(lambda part: part.on_input(args or kwargs))
+            script.tell(Part.on_input, args or kwargs)
         self._fed = max(self._fed, size(args or kwargs, self._batch))
         return output
 
     def _evaluated(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
-        script.tell(lambda part: part.on_evaluation())
+        script.tell(Part.on_evaluation)
         script.note_call("evaluation with gradients" if torch.is_grad_enabled() else "evaluation")
         with script.doing("evaluation"):
             output = self._followed(model, call, *args, **kwargs)
@@ -174,18 +174,19 @@ class Updates(Part):
         self._gradients = 0  # taken without a backward pass
         self._has_graph = False  # whether the gradients have a graph of their own, not used until now
         self._optimizers = dict[object, Any]()  # those that have made a step, by what they train
+        self._last: tuple[Any, object] = (None, None)  # that has made a step, and what it trains
         hooks.listen(self, "updates")
 
     def _backward(self, plain: Callable[..., None], roots: Any, *args: Any, **kwargs: Any) -> None:
         script, steps = self._script, self._script.steps
         steps.begin()
-        script.tell(lambda part: part.on_graph(roots))
-        script.tell(lambda part: part.on_training())
+        script.tell(Part.on_graph, roots)
+        script.tell(Part.on_training)
         if args[1:2] == (True,) or kwargs.get("retain_graph"):
             script.note_call("retain_graph")
         if steps.in_backward:  # of a part that is computed again
             return plain(roots, *args, **kwargs)
-        script.tell(lambda part: part.on_backward())
+        script.tell(Part.on_backward)
         script.note_call("backward")
         makes_graph = args[2:3] == (True,) or bool(kwargs.get("create_graph"))
         if makes_graph:
@@ -250,7 +251,9 @@ class Updates(Part):
         script = self._script
         script.note_call("step")
         start = clock()
-        trained = _trained_by(optimizer)
+        if self._last[0] is not optimizer:
+            self._last = (optimizer, _trained_by(optimizer))
+        trained = self._last[1]
         if self._optimizers.get(trained) is not optimizer:
             self._optimizers[trained] = script.optimizer = optimizer
             script.optimizers = list(self._optimizers.values())
@@ -264,7 +267,7 @@ class Updates(Part):
         script.steps.now.updated += clock() - max(start, self._ended_at)
         self._ended_at = clock()
         if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
-            script.tell(lambda part: part.on_backward())
+            script.tell(Part.on_backward)
         script.steps.updated(trained)
         return result
 

@@ -93,18 +93,16 @@ class WatchedScript(Conversation):
 
     It works in a mirror of its folder, so that what it writes is thrown away; experiment trackers are off.
     Questions are methods of `questions.Questions`; they wait for the script's second step.
-    `toggles`: switches that are set from outside. `seed`: of torch, Python and NumPy. `known`: of another
-    process of it. `observers`: what is made in its process to look at it further, as `module:name`.
     """
 
     def __init__(
         self,
         launch: Launch,
-        toggles: Mapping[str, Value] | None = None,
+        toggles: Mapping[str, Value] | None = None,  # switches that are set from outside
         *,
-        seed: int = 0,
-        known: ScriptFacts | None = None,
-        observers: Sequence[str] = (),
+        seed: int = 0,  # of torch, Python and NumPy
+        known: ScriptFacts | None = None,  # of another process of it
+        observers: Sequence[str] = (),  # made in its process to look at it further, as `module:name`
         on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
     ) -> None:

@@ -61,16 +61,12 @@ class Watched(Symptoms, frozen=True, kw_only=True):
 def watch_script(
     launch: Launch,
     progress: Progress | None = None,
-    budget_s: float = BUDGET_S,
-    after: int = 0,
-    whole: bool = False,
-    tries: bool = False,
+    budget_s: float = BUDGET_S,  # seconds of watching, once the script trains
+    after: int = 0,  # steps that pass before it is looked at
+    whole: bool = False,  # whether it runs to its end
+    tries: bool = False,  # whether the two best suggestions are measured, about 30 s or more each
 ) -> Watched:
-    """Watches some plain steps of a script, fewer if they take longer than a fifth of the budget.
-
-    `budget_s`: for so long once the script trains. `after`: so many steps pass before it is looked at.
-    `whole`: it runs to its end. `tries`: the two best suggestions are measured, about 30 s or more each.
-    """
+    """Watches some plain steps of a script, fewer if they take longer than a fifth of the budget."""
     progress = progress or Progress()
     with script_plan(ScriptStarter(launch)).open(progress) as session:
         with progress.part(0, 2 if tries else 1):

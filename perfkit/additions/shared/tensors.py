@@ -40,6 +40,8 @@ def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
 
 def first_tensor(value: Any) -> torch.Tensor | None:
     """The first tensor with at least one dimension."""
+    if isinstance(value, list | tuple) and value and isinstance(value[0], torch.Tensor) and value[0].dim():
+        return value[0]  # without a walk, as most models are called
     return next((tensor for tensor in tensors(value) if tensor.dim()), None)
 
 

@@ -6,6 +6,7 @@ import pytest
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from perfkit.additions.ranks.ddp import NEVER, DdpExchange, SeenDdp, Setting, StepExchange, buckets_of
+from perfkit.additions.ranks.messages import LIMIT
 
 
 class Model:
@@ -164,3 +165,13 @@ def test_a_search_is_needless_only_where_torch_has_found_no_unused_parameter(tol
     }
     (ddp,) = exchange.ddps()
     assert ddp.needs_no_search == is_needless
+
+
+def test_torch_is_asked_after_all_first_passes_and_then_after_few():
+    asked = []
+    exchange = exchange_of(Timed("cpu", range(2, 1000)))
+    exchange._read = lambda model, seen, took: asked.append(exchange._script.steps.count)
+    for exchange._script.steps.count in range(100):
+        exchange._shortest_backward = float("inf")  # whatever this machine takes for nothing
+        exchange.backward(lambda: None)
+    assert asked == [*range(LIMIT.all_read + 1), *range(48, 100, LIMIT.rarest)]

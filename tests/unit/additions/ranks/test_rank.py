@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from perfkit.additions.ranks.rank import Joining
+from perfkit.additions.scripts.script import Script
 
 
 @pytest.fixture
@@ -14,18 +15,18 @@ def joining(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.distributed.init_process_group", lambda: None)
     monkeypatch.setattr("torch.distributed.distributed_c10d.init_process_group", lambda: None)
     trains, notes = SimpleNamespace(), SimpleNamespace(steps=[])
-    script = SimpleNamespace(settings={"address": str(tmp_path / "ranks")}, parts=[trains, notes])
-    script.steps = SimpleNamespace(count=0)
+    script = Script({"toggles": {}, "samples": 1, "address": str(tmp_path / "ranks")}, None)
+    script.set_parts(trains, notes)
     joined = []
     joining = Joining(script, [notes], lambda *how: joined.append(how))
     return SimpleNamespace(script=script, trains=trains, part=joining, joined=joined)
 
 
 def test_a_rank_that_nobody_listens_to_trains_on_and_notes_nothing(joining, capsys):
-    joining.script.parts.append(joining.part)
+    joining.script.set_parts(*joining.script.parts, joining.part)
     torch.distributed.init_process_group()
     assert joining.joined == []
-    assert joining.script.parts == [joining.trains]
+    assert joining.script.parts == (joining.trains,)
     assert "nobody listens here" in capsys.readouterr().err
 
 

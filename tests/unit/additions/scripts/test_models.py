@@ -28,7 +28,7 @@ def script(monkeypatch):
     monkeypatch.setattr(nn.Module, "_compiled_call_impl", None)
     script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
     script.seen = Steps()
-    script.parts += [Models(script), script.seen]
+    script.set_parts(script, Models(script), script.seen)
     return script
 
 

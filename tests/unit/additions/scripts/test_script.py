@@ -76,6 +76,7 @@ def test_what_a_closure_does_is_code_of_the_script_and_not_the_optimizer_s(by_na
     updates = Updates.__new__(Updates)
     updates._script = known = Script({"toggles": {}, "scratch": "/nowhere", "samples": 1}, None)
     updates._optimizers, updates._has_graph, updates._ended_at = {}, False, 0.0
+    updates._last = None, None
     now, parts = [100.0], []
     for module in (script, training):
         monkeypatch.setattr(module, "clock", lambda: now[0])
