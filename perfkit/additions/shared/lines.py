@@ -5,11 +5,14 @@ A look takes some microseconds, in which the program waits, so nothing is timed 
 
 import atexit
 import contextlib
+import faulthandler
 import linecache
 import os
+import re
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -76,6 +79,7 @@ class Sampler:
         self._part = part
         self._place = place
         self._files: dict[str, str] = {}
+        self._now: dict[tuple[str, str], int] = {}  # lines under way by file and function
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -88,16 +92,23 @@ class Sampler:
         is_main = threading.current_thread() is threading.main_thread()
         own = signal.getsignal(signal.SIGALRM)
         is_free = own == signal.SIG_DFL or getattr(own, "__module__", "") == __name__  # left over from a fork
+        is_free = is_free and signal.getsignal(signal.SIGPROF) in (signal.SIG_DFL, signal.SIG_IGN)
         return is_main and is_free and not any(signal.getitimer(signal.ITIMER_REAL))
 
     @contextlib.contextmanager
     def _by_signals(self) -> Iterator[None]:
         """Lets the thread look at itself at each alarm. Another thread would have to wait for it."""
-        before = own_time()
+        before, used_s = own_time(), time.thread_time()
+        dumps, dumped = os.pipe()
+        os.set_blocking(dumps, False)
+        os.set_blocking(dumped, False)
 
         def look(_number: int, frame: FrameType | None) -> None:
-            nonlocal before
-            if frame is not None:
+            nonlocal before, used_s
+            self._now = _newest_dump(dumps)
+            is_waiting = time.thread_time() - used_s < EVERY_S / 2
+            if frame is not None and (self._now or is_waiting):  # else the next look knows the line
+                used_s = time.thread_time()
                 before = self._note(self._part(), self._stack(frame), before, own_time())
 
         if "torch._dynamo" in sys.modules:  # it would compile a function that interrupts a compiled model
@@ -107,13 +118,21 @@ class Sampler:
         # Else the alarm would kill the process when Python, at exit, has released `look`.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)  # what comes late must not end the process
+        faulthandler.register(signal.SIGPROF, dumped, all_threads=False)
+        signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
         try:
             yield
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            faulthandler.unregister(signal.SIGPROF)
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
             if signal.getsignal(signal.SIGALRM) == look:  # else the script now uses the alarm itself
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops a pending alarm
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            os.close(dumps)
+            os.close(dumped)
 
     @contextlib.contextmanager
     def _by_a_thread(self) -> Iterator[None]:
@@ -168,8 +187,8 @@ class Sampler:
         for each, line in traceback.walk_stack(frame):
             code = each.f_code
             if file := self.users(code.co_filename):
-                at = line or line_before(code, each.f_lasti)
-                spots.append(Spot(file, at, code.co_qualname, "" if spots else calls))
+                at = self._now.get((code.co_filename, code.co_name), line) or line_before(code, each.f_lasti)
+                spots.append(Spot(file, at, code.co_qualname, calls if at == line and not spots else ""))
             elif spots and _LOADER in code.co_filename:
                 break  # the frames outside it are the loop that asks for a batch
             elif not spots and _is_telling(code):
@@ -188,6 +207,15 @@ class Sampler:
         if known is None:
             known = self._files[file] = self._place(os.path.realpath(file)) if is_users(file) else ""
         return known
+
+
+def _newest_dump(file: int) -> dict[tuple[str, str], int]:
+    """The lines under way, by file and function: an alarm is handled after a call or a turn of a loop."""
+    newest = b""
+    with contextlib.suppress(BlockingIOError):
+        newest = os.read(file, 1 << 16).rpartition(b" call first)")[2]
+    found = re.findall(r'File "(.*)", line (\d+) in (.*)', newest.decode(errors="replace"))
+    return {(name, function): int(line) for name, line, function in reversed(found)}
 
 
 def line_before(code: CodeType, at: int) -> int:

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -101,6 +102,50 @@ def test_a_short_line_of_python_is_seen_between_calls_that_let_other_threads_run
     for (_, stack), took in sampler.times.items():
         seconds[stack[-1].function] += took
     assert seconds["mean"] > 0.05 * seconds.total() and seconds["digest"] > 0.05 * seconds.total()
+
+
+def pairs(known, count):
+    """Looking up takes long; the line that is named by every alarm, as a loop ends there, does not."""
+    found = []
+    for number in range(count):
+        is_known = -number in known
+        found.append((number, is_known))
+    return found
+
+
+def test_a_line_without_a_call_is_seen_while_it_is_under_way():
+    sampler = seen_while([(pairs, [*range(2000)], 100)])
+    seconds = Counter()
+    for (_, stack), took in sampler.times.items():
+        seconds[stack[-1].line - pairs.__code__.co_firstlineno] += took
+    assert seconds.most_common(1)[0][0] == 4
+
+
+def test_a_line_that_was_under_way_has_not_called_what_another_one_does():
+    def stand_still(end):
+        end.wait()
+
+    end = threading.Event()
+    thread = threading.Thread(target=stand_still, args=[end])
+    thread.start()
+    while "wait" not in (calls := str(sampler_stack(thread, {})[-1].calls)):
+        time.sleep(0.01)
+    before = sampler_stack(thread, {(__file__, "stand_still"): 7})[-1]
+    end.set()
+    thread.join()
+    assert calls == "Event.wait" and (before.line, before.calls) == (7, "")
+
+
+def sampler_stack(thread, under_way):
+    sampler = Sampler(lambda: "")
+    sampler._now = under_way
+    return sampler._stack(sys._current_frames()[thread.ident]) or (Spot("", 0, ""),)
+
+
+def test_nothing_is_left_of_an_alarm_that_could_end_the_process():
+    seen_while([(pairs, [1], 10)])
+    assert signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
 @pytest.fixture
