@@ -53,7 +53,6 @@ class Switches:
     symptoms: Symptoms
     target: Target
     steps: Observation
-    is_disturbed: bool = False
     one_thread: float | None = None
 
     @property
@@ -78,7 +77,7 @@ class Switches:
         limit = "about" if first == "cpu_threads" else "up to"  # which was tried for a moment
         # Workers that have less to do leave their cores to the steps, which get faster, too.
         shares_cores = self.own.workers > 0 and self.target.device == "cpu"
-        if limit == "up to" and (self.is_disturbed or shares_cores):
+        if limit == "up to" and (self.symptoms.is_disturbed or shares_cores):
             gain = None
         share = self.symptoms.run.running(STEPS) * (1 - 1 / gain) if gain else None
         change = f"{title}: {', '.join(f'{name}={shown(value)}' for name, value in left.items())}"
@@ -105,7 +104,7 @@ def _loading(seen: Switches, causes: Collection[str]) -> Found:
     if seen.one_thread:
         why = f"other programs take the cores: with one thread, steps were {seen.one_thread:.1f}× as fast"
         yield from seen.idea("One compute thread", why, {"cpu_threads": 1}, step_s / seen.one_thread)
-    if own.workers < count and "rows_one_by_one" not in causes:
+    if own.workers < count and not {"rows_one_by_one", "workers_cost_more"} & {*causes}:
         why = f"waiting for data takes {seen.steps.waiting:.0%} of a step, with {workers}"
         settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
         left_s = max(seen.work_s, seen.steps.waiting * step_s / count)

@@ -23,7 +23,7 @@ from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Part, Script
-from perfkit.additions.shared.clock import own_time
+from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, lines, merged
 from perfkit.additions.shared.tensors import attributes, size, tensors
 
@@ -51,7 +51,7 @@ class Watch:
             self._looking.enter_context(self._sampler.running())
         collate = fetcher.collate_fn
         fetcher.collate_fn = script.doing("collate")(collate)  # a context is a decorator, too
-        start = own_time()
+        start, wall = own_time(), clock()
         try:
             with script.doing("data set"):
                 yield
@@ -60,6 +60,7 @@ class Watch:
         self._here.batches += 1
         self._here.samples += len(indices) if isinstance(indices, list | tuple) else 1
         self._here.seconds += own_time() - start
+        self._here.wall_s += clock() - wall
         if in_worker:
             seen = dict(self._sampler.times)  # other parts are those of the process that it is a copy of
             self._here.lines = lines({key: seen[key] for key in seen if key[0] in ("data set", "collate")})
@@ -78,13 +79,10 @@ class Watch:
         """Of this process and of all workers; None if nothing was loaded."""
         files = self._folder.glob("loading-*.json")
         found = [self._here, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
-        total = Loading(
-            batches=sum(each.batches for each in found),
-            samples=sum(each.samples for each in found),
-            seconds=sum(each.seconds for each in found),
-            lines=merged(line for each in found for line in each.lines),
-        )
-        return total if total.batches else None
+        counted = "batches", "samples", "seconds", "wall_s"
+        total = {name: sum(getattr(each, name) for each in found) for name in counted}
+        lines_of_all = merged(line for each in found for line in each.lines)
+        return Loading(**total, lines=lines_of_all) if total["batches"] else None
 
 
 def data_facts(loader: Any, asked_worker: int) -> DataFacts:
@@ -235,8 +233,8 @@ class Loaders(Part):
         finally:
             self._is_fetching = False
         indices: Any = epoch.indices.popleft() if epoch.indices else None
-        is_told = isinstance(indices, list | tuple) and (not indices or indices[0] is not None)
-        samples = len(indices) if is_told else size(batch)
+        count = len(indices) if isinstance(indices, list | tuple) else 0  # that of an iterable one is a wish
+        samples = count if count and indices[0] is not None else size(batch, count)
         self._ledger.fetch(epoch.loader, samples, is_first)
         if not torch.is_grad_enabled():
             script.tell(Part.on_evaluation)

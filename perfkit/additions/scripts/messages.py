@@ -30,18 +30,13 @@ BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded
 LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
 ALIKE = 0.7  # a share of at least this part of the largest counts as equal: looks scatter
 MUCH_MEMORY = 30e6
+RandomData = StrEnum("RandomData", ["DRAWN", "HELD"])
+"""Why workers give other samples: the data set draws random numbers, or holds generators."""
 
 
 def limits(module: str) -> Any:
     """The numbers of a module in `limits.toml`, as attributes."""
     return SimpleNamespace(**registry.toml(__package__, "limits")[module])
-
-
-class RandomData(StrEnum):
-    """Why workers give other samples: the data set draws random numbers, or holds generators."""
-
-    DRAWN = "drawn"
-    HELD = "held"
 
 
 def failed(name: str, kind: type[RunFailed] = RunFailed, **facts: object) -> RunFailed:
@@ -174,12 +169,13 @@ class Loading(msgspec.Struct, kw_only=True):
 
     batches: int = 0
     samples: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # without waits for a core
+    wall_s: float = 0.0
     lines: list[Line] = []
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """The largest dense embedding: its rows, those that a step touched, and its share of all weights."""
+    """All dense embeddings: their rows, those that a step touched, and their share of all weights."""
 
     count: int
     touched: int
@@ -246,6 +242,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     growing: str = ""
     memory: Growth | None = None
     printed: list[str] = []
+    is_disturbed: bool = False
 
     def lines(self, *parts: str) -> Iterator[tuple[Line, float]]:
         for line in self.evidence.lines:
@@ -269,7 +266,8 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         yield from self.lines("sampler", "data set", "collate")
         if loading := self.evidence.loading:
             for line in loading.lines:
-                yield line, self.loading * line.seconds / max(loading.seconds, line.seconds)
+                share = min(self.loading, self.of_run(max(loading.wall_s, loading.seconds)))
+                yield line, share * line.seconds / max(loading.seconds, line.seconds)
 
     def site(self, role: str) -> str:
         frames = next((site.frames for site in self.script.sites if site.role == role), [])

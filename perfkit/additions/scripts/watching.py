@@ -2,10 +2,8 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from enum import Enum
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,8 +34,6 @@ TRY_S = 30.0  # seconds for each switch that is tried
 EVIDENCE = "perfkit.additions.scripts.evidence:evidence"  # questions, imported in the script's process
 STATE = "perfkit.additions.scripts.evidence:denormals"
 LIMIT = messages.limits("watching")
-Answers = dict[str, Any]  # by the name of a look; `Unanswered` where there is none
-_LINES, _LATER, _WAITS, _PROFILE = "the lines", "later steps", "hidden waits", "a profile"  # names of looks
 
 
 class Watched(Symptoms, frozen=True, kw_only=True):
@@ -52,7 +48,6 @@ class Watched(Symptoms, frozen=True, kw_only=True):
     trace: str | None
     suggestions: list[Finding]
     warnings: list[str]
-    is_disturbed: bool
 
     def sections(self) -> list[Content]:
         return report.sections(self)
@@ -72,27 +67,24 @@ def watch_script(
         with progress.part(0, 2 if tries else 1):
             script = session.take()
             answers = asked(script, budget_s, progress, after, whole)
-            script.stop()
-            source = session.source.knowing(answers["facts"])
+            source = session.source.knowing(answers.facts)
             result = watched(answers, launch.describe(), source.target)
+            script.stop()
         if not tries:
             return result
+        session.source = replace(source, plan=replace(source.plan, timeout_s=4 * TRY_S))
         with progress.part(1, 2):
-            plan = replace(source.plan, timeout_s=4 * TRY_S)
-            again = ScriptSession(replace(source, plan=plan), progress, ending=session.ending)
-            result = _tried(again, result)
-            session.stopped = again.stopped  # Ctrl-C is raised once every process has ended
-            return result
+            return _tried(session, result)
 
 
 def _tried(session: ScriptSession, result: Watched) -> Watched:
     """The result, with what the best suggestions gave in turn with the script as it is, or why not."""
     best = result.suggestions[: LIMIT.tried]
     side_s = result.script.startup_s + LIMIT.tried_steps * result.seen.step_s
-    if not best:
-        return _warned(result, "nothing was tried, as no switch is suggested")
-    if side_s > 2 * TRY_S:
-        return _warned(result, f"nothing was tried, as a start takes {side_s:.0f} s: use perfkit referee")
+    if not best or side_s > 2 * TRY_S:
+        why = f"a start takes {side_s:.0f} s: use perfkit referee" if best else "no switch is suggested"
+        warnings = [*result.warnings, f"nothing was tried, as {why}"]
+        return msgspec.structs.replace(result, warnings=warnings)
     source, base = session.source, session.source.baseline()
     recipes = [(UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
     rule = replace(source.plan.rule, budget=Budget(TRY_S), cached=0)
@@ -104,54 +96,44 @@ def _tried(session: ScriptSession, result: Watched) -> Watched:
         ideas.append(msgspec.structs.replace(idea, measured=measured))
         if measured is None:
             problems.append(f"trying {idea.cause} gave no result: {run.reason or plain.reason}")
-    return _warned(msgspec.structs.replace(result, suggestions=advice.ordered(ideas)), *problems)
+    warnings = [*result.warnings, *problems]
+    return msgspec.structs.replace(result, suggestions=advice.ordered(ideas), warnings=warnings)
 
 
-def _warned(result: Watched, *problems: str) -> Watched:
-    return msgspec.structs.replace(result, warnings=[*result.warnings, *problems])
+@dataclass
+class Answers:
+    """What a script has answered; None where it was not asked, or not in time: those are `missing`."""
 
+    script: WatchedScript
+    plain: Observation
+    account: Account
+    facts: ScriptFacts
+    peak: Peak
+    taken: float  # the share of the cores that other programs took
+    evidence: Evidence | None = None
+    denormal: float = 0.0
+    memory: Growth | None = None
+    syncs: SyncReport | None = None
+    trace: str | None = None
+    missing: list[str] = field(default_factory=list)
+    has_ended: bool = False
+    is_busy: bool = False  # it still answers a question whose time is up
 
-class Unanswered(Enum):
-    """Why a question has no answer: the script had ended, there was no time, or it still answers another."""
-
-    ENDED = "ended"
-    TOO_LONG = "too long"
-    BUSY = "busy"
-
-
-class Look(NamedTuple):
-    """A question about some steps of a script; `until`: how long it may take."""
-
-    name: str
-    question: str
-    until: float
-    arguments: Mapping[str, Any]
-
-
-def in_turn(script: WatchedScript, looks: Sequence[Look], least_s: float, before: Answers) -> Answers:
-    """The answers before, with those to these questions; none is begun that may take `least_s` too late."""
-    answers = dict(before)
-    for look in looks:
-        left_s = look.until - time.monotonic()
-        answer: Any = silent(answers) or (Unanswered.TOO_LONG if least_s >= left_s else None)
-        if answer is None:
-            script.timeout_s = left_s
+    def ask(self, name: str, question: str, until: float, **arguments: Any) -> Any:
+        """The answer; None if the script has ended, is busy, or a question may take longer than is left."""
+        left_s = until - time.monotonic()
+        if not self.has_ended and not self.is_busy and LIMIT.costs * self.plain.step_s < left_s:
+            self.script.timeout_s = left_s
             try:
-                answer = script.ask(look.question, **look.arguments)
+                return self.script.ask(question, **arguments)
             except TrainingEnded:
-                answer = Unanswered.ENDED
+                self.has_ended = True
             except TookTooLong:
-                answer = Unanswered.BUSY
-        answers[look.name] = answer
-    script.timeout_s = None
-    return answers
-
-
-def silent(answers: Answers) -> Unanswered | None:
-    """Why a script that has given these answers takes no further steps; None if it does."""
-    if answers.get(_LATER) is True or Unanswered.ENDED in answers.values():
-        return Unanswered.ENDED
-    return Unanswered.BUSY if Unanswered.BUSY in answers.values() else None
+                self.is_busy = True
+            finally:
+                self.script.timeout_s = None
+        self.missing.append(name)
+        return None
 
 
 def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int, whole: bool) -> Answers:
@@ -159,79 +141,75 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     if after:
         script.ask("run_on", steps=after)
     until = time.monotonic() + budget_s
-    # An evaluation may be under way when time is up.
-    patient = math.inf if whole else until + LIMIT.patience_s
+    patient = math.inf if whole else until + LIMIT.patience_s  # an evaluation may be under way
     before = cores.cpu_times(script.tree.cpu_s())
-    answers: Answers = {"plain": script.ask("observe", steps=LIMIT.steps, seconds=budget_s * LIMIT.observing)}
+    plain = script.ask("observe", steps=LIMIT.steps, seconds=budget_s * LIMIT.observing)
     taken = cores.taken_share(before, cores.cpu_times(script.tree.cpu_s()))
-    answers |= {"account": script.ask("account"), "facts": script.ask("describe"), "peak": script.ask("peak")}
+    of_start = script.ask("account"), script.ask("describe"), script.ask("peak")
+    answers = Answers(script, plain, *of_start, taken, has_ended=plain.ended)
     # Threads of a step wait for each other where other programs take the cores; one has no such waits.
-    threads = 1 if taken > CLEAN and answers["facts"].device == "cpu" else 0
+    threads = 1 if taken > CLEAN and answers.facts.device == "cpu" else 0
     how = {"seconds": budget_s * LIMIT.looking, "threads": threads}
-    least_s = LIMIT.costs * answers["plain"].step_s
-    answers = in_turn(script, [Look(_LINES, EVIDENCE, patient, how)], least_s, answers)
+    answers.evidence = answers.ask("the lines", EVIDENCE, patient, **how)
     progress.reach(0.5)
-    began = 0 if silent(answers) == Unanswered.BUSY else script.ask("account").last
-    first = Memory.of(script.tree)
-    seconds = math.inf if whole else LIMIT.going_on * max(0.0, until - time.monotonic())
-    answers = in_turn(script, [Look(_LATER, "run_on", patient, {"seconds": seconds})], least_s, answers)
-    answers |= {"taken": taken, "denormal": 0.0, "memory": None}
-    if silent(answers) != Unanswered.BUSY:
-        answers |= {"account": script.ask("account"), "facts": script.ask("describe")}
-        answers["denormal"] = script.ask(STATE)
-        last = Memory.of(script.tree)
-        steps = answers["account"].last - began
-        if first.own and last.own and steps > 0:  # looks take some for themselves
-            answers["memory"] = Growth(steps, first.own, last.own, first.others, last.others, last.threads)
+    _go_on(answers, patient, math.inf if whole else until)
     progress.reach(0.8)
-    syncs = Look(_WAITS, SYNCS, until, {"steps": LIMIT.sync_steps})
-    profile = Look(_PROFILE, "profile", until, {"path": str(new_trace()), **LIMIT.profiled})
-    answers = in_turn(script, [syncs, profile], least_s, answers)
-    return answers | {"printed": warnings_of(script.written("err"))}
+    answers.syncs = answers.ask("hidden waits", SYNCS, until, steps=LIMIT.sync_steps)
+    answers.trace = answers.ask("a profile", "profile", until, path=str(new_trace()), **LIMIT.profiled)
+    return answers
+
+
+def _go_on(answers: Answers, patient: float, until: float) -> None:
+    """Has the script go on by itself for a part of what is left, and asks what has changed by then."""
+    script = answers.script
+    began = 0 if answers.is_busy else script.ask("account").last
+    first = Memory.of(script.tree)
+    seconds = LIMIT.going_on * max(0.0, until - time.monotonic())
+    answers.has_ended |= bool(answers.ask("later steps", "run_on", patient, seconds=seconds))
+    if answers.is_busy:
+        return
+    answers.account, answers.facts = script.ask("account"), script.ask("describe")
+    answers.denormal = script.ask(STATE)
+    last = Memory.of(script.tree)
+    steps = answers.account.last - began
+    if first.own and last.own and steps > 0:  # looks take some for themselves
+        answers.memory = Growth(steps, first.own, last.own, first.others, last.others, last.threads)
 
 
 def watched(answers: Answers, command: str, target: Target) -> Watched:
     """What follows from the answers of a script."""
-    given: Answers = {name: None if isinstance(it, Unanswered) else it for name, it in answers.items()}
-    looked: Evidence = given[_LINES] or Evidence(steps=0)
-    plain: Observation = given["plain"]
-    account: Account = given["account"]
-    facts: ScriptFacts = given["facts"]
-    is_disturbed = given["taken"] > CLEAN
-    is_on_cpu = facts.device == "cpu"
+    looked = answers.evidence or Evidence(steps=0)
+    plain, account, facts = answers.plain, answers.account, answers.facts
     # Other programs come and go: while they take the cores, steps get slower by themselves.
-    trend, growing = (None, "") if is_disturbed else trend_of(account)
+    trend, growing = (None, "") if answers.taken > CLEAN else trend_of(account)
     symptoms = Symptoms(
         script=facts,
         run=account,
-        evidence=msgspec.structs.replace(looked, denormal=max(looked.denormal, given["denormal"])),
+        evidence=msgspec.structs.replace(looked, denormal=max(looked.denormal, answers.denormal)),
         cores=cores.usable_cores(),
         cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
         trend=trend,
-        growing=growing if is_on_cpu else "",  # elsewhere parts are times of launches
-        memory=given["memory"],
-        printed=given["printed"],
+        growing=growing if facts.device == "cpu" else "",  # elsewhere parts are times of launches
+        memory=answers.memory,
+        printed=warnings_of(answers.script.written("err")),
+        is_disturbed=answers.taken > CLEAN,
     )
     speed = plain.step_s / looked.step_s if looked.one_thread else 0.0
-    one_thread = speed if speed >= LIMIT.least_faster else None
     findings = advice.findings(symptoms)
-    seen = Switches(symptoms, target, plain, is_disturbed, one_thread)
-    has_ended = plain.ended or silent(answers) == Unanswered.ENDED
-    missing = [name for name, value in answers.items() if isinstance(value, Unanswered)]
-    last = account.last if has_ended else 0
-    remarks = str(report.SENTENCES.remarks(last, missing, plain.step_s, given["taken"])).split("|")
+    seen = Switches(symptoms, target, plain, speed if speed >= LIMIT.least_faster else None)
+    last = account.last if answers.has_ended else 0
+    remarks = str(report.SENTENCES.remarks(last, answers.missing, plain.step_s, answers.taken)).split("|")
     return Watched(
         **msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(account, plain=[])},
         command=command,
-        seen=msgspec.structs.replace(plain, ended=has_ended),
-        step=looked.of_step if looked.steps and not is_on_cpu else account.of_step,
+        seen=msgspec.structs.replace(plain, ended=answers.has_ended),
+        step=looked.of_step if looked.steps and facts.device != "cpu" else account.of_step,
         findings=findings,
-        peak=given["peak"],
-        syncs=given[_WAITS],
-        trace=given[_PROFILE],
+        peak=answers.peak,
+        syncs=answers.syncs,
+        trace=answers.trace,
         suggestions=advice.suggest(seen, {each.cause for each in findings}),
         warnings=[*facts.notes, *[remark.strip() for remark in remarks if remark.strip()]],
-        is_disturbed=is_disturbed,
     )
 
 

@@ -10,18 +10,13 @@ _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
 
 
-def _files(seen: Symptoms) -> Found:
+def _handling(seen: Symptoms) -> Found:
+    """What a file or the memory holds is handled number by number, or row by row."""
     data, loading = seen.evidence.data, seen.evidence.loading
     if data and loading and data.open_files:
         rows = max(data.open_files.values())
         where = next((line.where for line, _ in seen.loading_lines()), "")
-        share = seen.loading if rows > 1 else None
-        yield _CAUSES.found("open_hdf5", where, share, seen=seen, rows=rows)
-
-
-def _handling(seen: Symptoms) -> Found:
-    """What is in memory is handled number by number, or row by row."""
-    data, loading = seen.evidence.data, seen.evidence.loading
+        yield _CAUSES.found("open_hdf5", where, seen.loading if rows > 1 else None, seen=seen, rows=rows)
     share = seen.share_of(*BATCHES)
     warnings = [text for text in seen.printed if "from a list of numpy.ndarrays is extremely slow" in text]
     if warnings:  # `train.py:41: UserWarning: …`
@@ -30,17 +25,19 @@ def _handling(seen: Symptoms) -> Found:
         share = sum(part for line, part in places if line.where == where)
         yield _CAUSES.found("tensor_from_list", where, share)
         return
-    if not (data and loading and data.in_memory) or data.can_batch or share < LEAST / 2:
+    if not (data and loading and data.in_memory) or data.can_batch:
         return
+    if data.workers:  # more of the wait is not for making batches
+        share = min(share, seen.of_run(max(loading.wall_s, loading.seconds)))
     rows = round(loading.samples / loading.batches)
     has_own_collate = any(line.part == "collate" and not line.calls for line, _ in seen.loading_lines())
     is_cheap = loading.seconds / loading.samples <= LIMIT.cheap_sample_s
-    if rows >= LIMIT.many_rows and is_cheap and not has_own_collate:
+    if share >= LEAST / 2 and rows >= LIMIT.many_rows and is_cheap and not has_own_collate:
         yield _CAUSES.found("rows_one_by_one", seen.site("loader"), share, seen=seen, rows=rows)
 
 
 def _workers(seen: Symptoms) -> Found:
-    data, memory = seen.evidence.data, seen.memory
+    data, loading, memory = seen.evidence.data, seen.evidence.loading, seen.memory
     loader = seen.site("loader")
     if not data:
         return
@@ -52,6 +49,13 @@ def _workers(seen: Symptoms) -> Found:
     if data.shared:
         cause = "shared_file" if data.workers > 1 else "file_of_workers"
         yield _CAUSES.found(cause, loader, seen=seen)
+    if data.workers and loading and loading.batches >= LIMIT.enough_batches:
+        batches = max(seen.evidence.steps, loading.batches)  # some may have been made before these steps
+        waiting = seen.evidence.parts.get("waiting", 0.0) / batches
+        making = max(loading.wall_s, loading.seconds) / loading.batches
+        share = seen.of_run(batches * (waiting - making))
+        if waiting >= LIMIT.longer * making and share >= LEAST / 2:  # to hand them over takes longer
+            yield _CAUSES.found("workers_cost_more", loader, share, seen=seen, making=making, waiting=waiting)
     if not memory or not data.workers:
         return
     if memory.threads > LIMIT.usual_threads:
@@ -61,7 +65,7 @@ def _workers(seen: Symptoms) -> Found:
         yield _CAUSES.found("workers_copy_objects", loader, seen=seen, grew=grew)
 
 
-CAUSES = (_files, _handling, _workers)
+CAUSES = (_handling, _workers)
 
 
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
@@ -78,4 +82,4 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
         return
     for line, share in found:
         if share >= LEAST:
-            yield _CAUSES.found("loading_line", line.where, share, seen=seen, text=line.text, part=line.part)
+            yield _CAUSES.found("loading_line", line.where, share, seen=seen, line=line)

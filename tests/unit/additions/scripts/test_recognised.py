@@ -181,6 +181,38 @@ def test_a_line_that_loads_is_moved_to_workers_or_to_more_of_them(workers, advis
     assert found.change.endswith(advises)
 
 
+@pytest.mark.parametrize(
+    ("waits_s", "batches", "workers", "named"),
+    [
+        (2.0, 40, 4, ["workers_cost_more"]),
+        (2.0, 10, 4, []),  # so few may have been made before
+        (2.0, 40, 0, []),
+        (0.7, 40, 4, []),  # about as long as in the training's own process
+        (0.25, 40, 4, []),  # less: they save something
+    ],
+)
+def test_workers_cost_more_than_none_if_batches_are_waited_for_longer_than_they_take_to_make(
+    waits_s, batches, workers, named
+):
+    """To make one takes 12.5 ms, to wait for one up to 50 ms: a half of a run whose steps take as long."""
+    loading = Loading(batches=batches, samples=8 * batches, seconds=0.1, wall_s=batches / 80)
+    data = DataFacts(kind="Rows", workers=workers)
+    found = findings(seen(parts={"waiting": waits_s, "forward": 2.0}, loading=loading, data=data))
+    assert [each.cause for each in found] == named
+    for each in found:
+        assert each.share == pytest.approx(0.375) and each.gain is None
+        assert "a batch is made in 12.5 ms, and waited for 50.0 ms" in each.evidence
+
+
+def test_rows_that_workers_fetch_one_by_one_have_the_share_of_making_batches_alone():
+    """What is left of the wait is for handing them over, which fetching a batch at once would not save."""
+    loading = Loading(batches=40, samples=640, seconds=0.02, wall_s=1.0)
+    data = DataFacts(kind="Rows", workers=2, in_memory=["x"])
+    found = findings(seen(parts={"waiting": 3.0, "forward": 3.0}, loading=loading, data=data))
+    shares = {each.cause: each.share for each in found}
+    assert shares == {"workers_cost_more": pytest.approx(1 / 3), "rows_one_by_one": pytest.approx(1 / 6)}
+
+
 def test_a_share_of_nothing_is_not_said():
     warning = (
         "/home/me/train.py:9: UserWarning: Creating a tensor from a list of numpy.ndarrays is extremely slow"

@@ -14,7 +14,6 @@ from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.messages import Account, Evidence, Observation, ScriptFacts
 from perfkit.additions.scripts.study import ScriptSession, ScriptSource
 from perfkit.additions.scripts.watched import Launch
-from perfkit.additions.scripts.watching import Unanswered
 from perfkit.errors import Cancelled, RunFailed, TookTooLong, TrainingEnded
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
@@ -105,26 +104,39 @@ class Answering:
         return answer
 
 
-def looks(count, until=math.inf):
-    return [watching.Look(name, f"question of {name}", until, {}) for name in ("a", "b", "c")[:count]]
+def answers(script):
+    return watching.Answers(
+        script, ANSWERS["observe"], ANSWERS["account"], ANSWERS["describe"], ANSWERS["peak"], taken=0.0
+    )
 
 
 def test_questions_are_asked_in_turn_until_the_script_has_ended():
     script = Answering(1, TrainingEnded("it has ended"))
-    answers = watching.in_turn(script, looks(3), 1.0, {"before": 0})
-    assert answers == {"before": 0, "a": 1, "b": Unanswered.ENDED, "c": Unanswered.ENDED}
+    asked = answers(script)
+    assert [asked.ask(name, f"question of {name}", math.inf) for name in "abc"] == [1, None, None]
+    assert (asked.has_ended, asked.is_busy, asked.missing) == (True, False, ["b", "c"])
     assert script.asked == ["question of a", "question of b"] and script.timeout_s is None
 
 
+def test_a_script_that_still_answers_a_question_is_asked_no_other():
+    script = Answering(TookTooLong("it took longer than its time limit"))
+    asked = answers(script)
+    assert [asked.ask(name, f"question of {name}", math.inf) for name in "ab"] == [None, None]
+    assert (asked.has_ended, asked.is_busy, asked.missing) == (False, True, ["a", "b"])
+    assert script.asked == ["question of a"] and script.timeout_s is None
+
+
 def test_what_cannot_be_over_in_time_is_not_begun_and_says_nothing_of_the_script():
-    answers = watching.in_turn(Answering(), looks(1, time.monotonic() + 10.0), 20.0, {})
-    assert answers == {"a": Unanswered.TOO_LONG} and watching.silent(answers) is None
-    assert watching.in_turn(Answering(1), looks(1), 20.0, answers) == {"a": 1}
+    """A question may take twenty steps of 10 ms."""
+    asked = answers(Answering(1))
+    assert asked.ask("a", "question of a", time.monotonic() + 0.15) is None
+    assert (asked.has_ended, asked.is_busy, asked.missing) == (False, False, ["a"])
+    assert asked.ask("b", "question of b", math.inf) == 1
 
 
 def test_a_script_that_fails_in_time_is_a_failure():
     with pytest.raises(RunFailed, match="it broke"):
-        watching.in_turn(Answering(RunFailed("it broke")), looks(1), 1.0, {})
+        answers(Answering(RunFailed("it broke"))).ask("a", "question of a", math.inf)
 
 
 def test_a_script_that_fails_as_its_time_runs_out_is_a_failure(script):
@@ -136,7 +148,7 @@ def test_a_script_that_fails_as_its_time_runs_out_is_a_failure(script):
 
     script.ask = ask
     with pytest.raises(RunFailed, match="it broke"):
-        watching.in_turn(script, looks(1, until=60.0), 1.0, {})
+        answers(script).ask("a", "question of a", 60.0)
 
 
 def run(status="ok", reason="", pairings=()):
@@ -239,7 +251,7 @@ def test_ctrl_c_while_switches_are_tried_is_raised(tmp_path, seen, monkeypatch):
 
     monkeypatch.setattr(ScriptSource, "session", session)
     monkeypatch.setattr(ScriptSession, "take", lambda session: SimpleNamespace(stop=lambda: None))
-    monkeypatch.setattr(watching, "asked", lambda *_: {"facts": facts})
+    monkeypatch.setattr(watching, "asked", lambda *_: SimpleNamespace(facts=facts))
     monkeypatch.setattr(watching, "watched", lambda *_: seen)
     monkeypatch.setattr(watching, "_tried", tried)
     with pytest.raises(KeyboardInterrupt):
