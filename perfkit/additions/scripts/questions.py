@@ -154,20 +154,22 @@ class Questions(Procedures, Part):
 
     def observe(self, steps: int, seconds: float = math.inf) -> Procedure:
         """`Observation` of plain steps: fewer if the script ends before, or if they take longer."""
-        ended = False
         until = clock() + seconds
         with self.run_account.counting(is_timed=True):
             try:
                 if LIMIT.many * self._early[-1].seconds < seconds:
                     yield from self.warm_up(min(LIMIT.warmup_s, seconds / 10))
                     steps = max(steps, math.ceil(LIMIT.least_s / self._step_s))
-                yield from self.take(1, "measuring", steps, lambda: clock() > until)
+                known = -1
+                while known < len(self._script.optimizers):  # one that shows up later makes steps longer
+                    known = len(self._script.optimizers)
+                    yield from self.take(1, "measuring", steps, lambda: clock() > until)
             except Ended:
                 if not self.under_way.plain:
                     raise
                 self.time_steps()
-                ended = True
-        return messages.Observation(block=self.under_way.block(), ended=ended)
+                return messages.Observation(block=self.under_way.block(), ended=True)
+        return messages.Observation(block=self.under_way.block())
 
     def run_on(self, steps: float = math.inf, seconds: float = math.inf) -> Procedure:
         """Goes on at the script's own speed, until so many steps or for so many seconds; whether it ended."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import OWN, failed, limits
 from perfkit.additions.scripts.script import Part, Script, is_capturing
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.tensors import attributes, size, tensors
+from perfkit.additions.shared.tensors import attributes, first_tensor, size, tensors
 
 LIMIT = limits("training")
 
@@ -28,6 +29,7 @@ class Models(Part):
         self._trained_in_eval = set[nn.Module]()  # gradients have come back through them in that mode
         self._device_type = "cpu"  # a script's own answer would list all parameters
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
+        self._rows = Counter[int]()  # of inputs of its layers that are [batch, features]
         self._fed = 0  # samples of the largest input for the next backward pass
         hooks.listen(self, "models")
         self._calls = hooks.ModuleCalls(self._first_call)
@@ -142,16 +144,22 @@ class Models(Part):
         script.note_call("forward")
         is_compiled = self.is_compiled or script.toggles.get("compile")  # a hook would be captured
         hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
+        self._rows.clear()
         with self._ignoring_inner_calls(), hook:
             output = call(*args, **kwargs)
+        given = first_tensor(args or kwargs)
+        if given is not None and given.dim() == 3 and self._rows[given.shape[1]] >= given.shape[0]:
+            self._batch = given.shape[1]  # a layer is called for each step of a sequence
         largest = max(filter(torch.is_floating_point, tensors(output)), key=torch.Tensor.dim, default=None)
         if largest is not None:
             script.outputs = torch.empty_like(largest, device="meta")  # its memory is not kept
         return output
 
     def _look(self, module: nn.Module, given: Any) -> None:
-        if not getattr(module, "batch_first", True):
-            self._batch = next((each.shape[1] for each in tensors(given) if each.dim() == 3), self._batch)
+        for shape in [each.shape for each in tensors(given)]:
+            if len(shape) == 3 and not getattr(module, "batch_first", True):
+                self._batch = shape[1]
+            self._rows[shape[0] if len(shape) == 2 else 0] += 1
 
 
 def _in_32_bits(value: Any) -> Any:

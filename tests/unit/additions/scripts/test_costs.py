@@ -1,5 +1,6 @@
 """What watching a script may not cost: both sides of a comparison must be looked at for nothing while timed."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.questions import Questions
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.scripts.training import Models
+from perfkit.worker.messages import Block
 
 
 @pytest.fixture
@@ -81,3 +83,26 @@ def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
     output = models._called(model, call, torch.ones(4, 3))
     assert inside == [True] and output.dtype == torch.float32
     assert models._fed == 4
+
+
+def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed():
+    """The first steps of a GAN may train its discriminator alone."""
+    asked, taken = Questions.__new__(Questions), []
+    asked._script = SimpleNamespace(optimizers=["D"])
+    asked._early, asked.run_account = (
+        [SimpleNamespace(seconds=1.0)],
+        SimpleNamespace(counting=lambda is_timed: nullcontext()),
+    )
+
+    def take(count, phase, most, enough):
+        taken.append([*asked._script.optimizers])
+        asked._script.optimizers = ["D", "G"]
+        asked.under_way = SimpleNamespace(block=lambda: Block(len(taken), 1.0, [1.0], [0.0]))
+        yield
+
+    asked.take = take
+    procedure = asked.observe(steps=4, seconds=10.0)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(procedure)
+    assert taken == [["D"], ["D", "G"]] and end.value.value.block.samples == 2

@@ -1,12 +1,15 @@
 """What loader workers are seen to do while batches are watched."""
 
 import contextlib
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch.utils import data
 
 from perfkit.additions.scripts import loaders
+from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.loaders import Watch
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.shared.lines import Spot
@@ -62,3 +65,24 @@ def test_lines_of_loading_are_those_of_fetches_in_all_workers(script, tmp_path):
     (tmp_path / "loading-2.json").write_bytes(of_one.read_bytes())
     (line,) = Watch(script).total().lines
     assert (line.part, line.where, line.seconds) == ("data set", "data.py:7", 6.0)
+
+
+@pytest.mark.parametrize(
+    ("indices", "shape", "samples"),
+    [
+        ([3, 1, 2], (70, 3, 8), 3),  # steps of time come first
+        ([None] * 32, (70, 32, 8), 32),  # of an iterable data set, which may end within a batch
+        ([None] * 32, (70, 5, 8), 70),
+        ([None] * 32, (5, 8), 5),
+        (7, (64, 8), 64),  # the data set makes whole batches
+    ],
+)
+def test_samples_of_a_batch_are_those_that_the_sampler_has_asked_for(indices, shape, samples, monkeypatch):
+    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    script.steps.begin()
+    watching = loaders.Loaders.__new__(loaders.Loaders)
+    watching._script, watching._ledger, watching._is_fetching = script, BatchLedger(), False
+    epoch = SimpleNamespace(loader=SimpleNamespace(), indices=deque([indices]), has_begun=True)
+    watching._fetch(lambda iterator: torch.zeros(shape), SimpleNamespace(_perfkit=epoch))
+    ((fetched,), _) = watching._ledger.backward()
+    assert fetched.samples == samples

@@ -96,3 +96,32 @@ def test_outputs_that_keep_their_graphs_and_are_not_trained_on_are_an_evaluation
     model.train()
     (step,) = train(script, lambda: model(ROWS).sum(), steps=1)
     assert kept and "evaluation" in step.marks and script.sites["evaluation with gradients"]
+
+
+class Recurrent(nn.Module):
+    """It is given [steps, batch, features]; a cell of its own takes one of the steps."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        if isinstance(self.layer, nn.LSTM):
+            return self.layer(x)[0]
+        return self.layer(x) if isinstance(self.layer, nn.Sequential) else sum(map(self.layer, x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "samples"),
+    [
+        (nn.LSTM(2, 4), 5),
+        (nn.Linear(2, 4), 5),
+        (nn.LSTM(2, 4, batch_first=True), 7),
+        (nn.Sequential(nn.Flatten(0, 1), nn.Linear(2, 4)), 7),
+    ],
+)
+def test_samples_of_an_input_that_has_time_first_are_those_of_its_layers(layer, samples, script):
+    """A layer that is given the rows of all steps at once says nothing of the batch."""
+    models = script.parts[1]
+    Recurrent(layer)(torch.ones(7, 5, 2))
+    assert models._fed == samples
