@@ -114,8 +114,6 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         torch.set_num_threads(own_threads)
         inquiry.is_counting = script.waits_for_device = False
         session.loaders.is_watched[0] = 0
-    without_optimizer, frozen = _odd_weights(script, before)
-    groups = [{key: group[key] for key in sorted({*group} - {*LIMIT.weights})} for group in script.groups()]
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -136,13 +134,10 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         threads=own_threads,
         one_thread=threads == 1 < own_threads,
         kept=dict(_kept(script, sizes)),
-        without_optimizer=without_optimizer,
-        frozen=frozen,
         in_hooks=_in_hooks(script, sampler.users, times),
-        groups=len(groups),
-        group_kinds=len({repr(settings) for settings in groups}),
         peak=checks.peak_bytes(script.device)[0],
         memory=_memory_for(script.device),
+        **_weights(script, before),
     )
 
 
@@ -206,15 +201,10 @@ def _kept(script: Script, sizes: Mapping[int, int]) -> Iterator[tuple[str, str]]
     for name, held, file in _containers():
         has_grown = len(held) - sizes.get(id(held), len(held)) >= LIMIT.fewest
         if has_grown and any(tensor.grad_fn is not None for tensor in tensors(held[-1])):
-            yield name, _added_at(name, script.place(file))
-
-
-def _added_at(name: str, file: str) -> str:
-    adds = re.compile(rf"\b{re.escape(name)}(\.(append|extend|insert)\(|\s*\+=)")
-    for number, line in enumerate(linecache.getlines(file), 1):
-        if adds.search(line):
-            return f"{os.path.basename(file)}:{number}"
-    return os.path.basename(file)
+            adds = re.compile(rf"\b{re.escape(name)}(\.(append|extend|insert)\(|\s*\+=)")
+            lines_of_file = enumerate(linecache.getlines(script.place(file)), 1)
+            number = next((f":{number}" for number, line in lines_of_file if adds.search(line)), "")
+            yield name, f"{os.path.basename(file)}{number}"
 
 
 def denormals(session: Any) -> float:
@@ -244,11 +234,13 @@ def _first_values(script: Script) -> dict[int, torch.Tensor]:
     return {id(weight): weight.detach().reshape(-1)[: LIMIT.first].clone() for weight in plain}
 
 
-def _odd_weights(script: Script, before: Mapping[int, torch.Tensor]) -> tuple[float, float]:
-    """Parts of the weights: with gradients that no optimizer takes, and frozen ones that still change."""
+def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, Any]:
+    """Settings of their groups, and parts: with gradients that no optimizer takes, and frozen but changed."""
+    groups = [{key: group[key] for key in sorted({*group} - {*LIMIT.weights})} for group in script.groups()]
+    known: dict[str, Any] = {"groups": len(groups), "group_kinds": len({repr(each) for each in groups})}
     own = {id(weight) for group in script.groups() for weight in group["params"]}
     if not own & before.keys():  # the script trains by something else, or by copies
-        return 0.0, 0.0
+        return known
     now = _first_values(script)
     total = without_optimizer = frozen = 0
     for weight in script.parameters():
@@ -260,7 +252,7 @@ def _odd_weights(script: Script, before: Mapping[int, torch.Tensor]) -> tuple[fl
             without_optimizer += weight.numel()
         if has_changed and not weight.requires_grad:
             frozen += weight.numel()
-    return without_optimizer / total, frozen / total
+    return known | {"without_optimizer": without_optimizer / total, "frozen": frozen / total}
 
 
 def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:
@@ -285,10 +277,10 @@ def _memory_for(device: torch.device) -> int:
 
 def _rows(script: Script) -> Rows | None:
     kinds = nn.Embedding | nn.EmbeddingBag
-    tables = [part for part in script.modules() if isinstance(part, kinds) and not part.sparse]
-    known = [table.weight for table in tables if table.weight.grad is not None]
-    if not known:
+    tables = [part.weight for part in script.modules() if isinstance(part, kinds) and not part.sparse]
+    gradients = [table.grad for table in tables if table.grad is not None]
+    if not gradients:
         return None
-    largest = max(known, key=torch.Tensor.numel)
-    touched = int(torch.count_nonzero(largest.grad.ne(0).any(1)))  # type: ignore[union-attr]
-    return Rows(len(largest), touched, largest.numel() / sum(p.numel() for p in script.parameters()))
+    touched = [int(torch.count_nonzero(each.ne(0).any(1))) for each in gradients]
+    of_weights = sum(each.numel() for each in gradients) / sum(p.numel() for p in script.parameters())
+    return Rows(sum(len(each) for each in gradients), sum(touched), of_weights)

@@ -6,38 +6,27 @@ from perfkit.additions.scripts.messages import CHECKPOINTS, EPOCHS, EVALUATION, 
 _CAUSES = Causes(__name__)
 
 
-def _evaluation(seen: Symptoms) -> Found:
-    run = seen.run
+def _outside(seen: Symptoms) -> Found:
+    run, data, parts = seen.run, seen.evidence.data, seen.evidence.parts
+    with_gradients = seen.site("evaluation with gradients")
     share = run.running(EVALUATION)
     if share >= LEAST:
-        where = seen.site("evaluation") or seen.site("evaluation with gradients")
         cause = "evaluation" if run.evaluations <= run.steps / 2 else "frozen_model"
-        yield _CAUSES.found(cause, where, share, seen=seen)
-
-
-def _starts_of_epochs(seen: Symptoms) -> Found:
-    data = seen.evidence.data
-    share = seen.run.running(EPOCHS)
-    epochs = len(seen.run.epochs)
-    if epochs > 1 and share >= LEAST:
+        yield _CAUSES.found(cause, seen.site("evaluation") or with_gradients, share, seen=seen)
+    share = run.running(EPOCHS)
+    if len(run.epochs) > 1 and share >= LEAST:
         cause = "workers_restart" if data and data.workers and not data.keeps_workers else "epochs_start"
-        if epochs >= 0.9 * seen.run.steps and not (data and data.batches == 1):
+        if len(run.epochs) >= 0.9 * run.steps and not (data and data.batches == 1):
             cause = "epoch_in_each_step"
         yield _CAUSES.found(cause, seen.site("loader"), share, seen=seen)
-
-
-def _checkpoints(seen: Symptoms) -> Found:
     # Other programs make steps long, but not those of the looks with one thread.
-    looked_at = seen.evidence.parts.get("checkpoint", 0.0) / (sum(seen.evidence.parts.values()) or 1.0)
-    share = max(seen.run.running(CHECKPOINTS), looked_at)
+    looked_at = parts.get("checkpoint", 0.0) / (sum(parts.values()) or 1.0)
+    share = max(run.running(CHECKPOINTS), looked_at)
     if share >= LEAST / 2:
         yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share)
+    if with_gradients:
+        grew = run.evaluation_bytes if run.evaluation_bytes > MUCH_MEMORY else None
+        yield _CAUSES.found("evaluation_with_gradients", with_gradients, grew=grew)
 
 
-def _evaluation_with_gradients(seen: Symptoms) -> Found:
-    if where := seen.site("evaluation with gradients"):
-        grew = seen.run.evaluation_bytes
-        yield _CAUSES.found("evaluation_with_gradients", where, grew=grew if grew > MUCH_MEMORY else None)
-
-
-CAUSES = (_evaluation, _starts_of_epochs, _checkpoints, _evaluation_with_gradients)
+CAUSES = (_outside,)

@@ -72,7 +72,7 @@ def _in_steps(seen: Symptoms) -> Found:
     if share >= LEAST / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
         yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, text=text_at(place))
-    operators = median(evidence.nodes.values()) if evidence.nodes else 0
+    operators = median(evidence.nodes.values()) if evidence.nodes and not any(_graph_grows(seen)) else 0
     each = sum(evidence.of_step.get(part, 0.0) for part in ("forward", "backward")) / max(1, operators)
     share = seen.share_of("forward", "backward")
     if operators >= LIMIT.many_operators and each <= LIMIT.call_s and share >= 2 * LEAST:
@@ -117,8 +117,8 @@ CAUSES = (_modes, _collections, _graph_grows, _in_steps, _weights, _memory)
 
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     """Lines that take much and have no `known` cause: said as what they are."""
-    taken = {finding.where for finding in known}
-    taken |= {line.where for line in seen.evidence.lines if line.part != OWN}
+    named = {finding.where for finding in known}
+    taken = named | {line.where for line in seen.evidence.lines if line.part != OWN}
     taken |= {os.path.basename(site.place) for site in seen.script.sites if site.role in LIMIT.passes}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
@@ -130,5 +130,6 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     # What is not in the graph has no backward pass, which usually takes longer than forward.
     is_longer = 0 < seen.share_of("backward") < seen.share_of("forward")
     for line, share in seen.lines("forward"):
-        if is_longer and share >= LEAST and not any(name.endswith(".forward") for name in line.calls):
+        calls_layer = any(name.endswith(".forward") for name in line.calls)
+        if is_longer and share >= LEAST and line.where not in named and not calls_layer:
             yield _CAUSES.found("line_of_forward", line.where, share, text=line.text)

@@ -271,6 +271,47 @@ def test_a_line_of_the_forward_pass_is_named_where_it_has_no_backward_pass(calls
     assert [(each.cause, each.where) for each in found] == [(name, "model.py:20") for name in named]
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("for x, y in loader:", "`for x, y in loader:` (data set: pil_loader, Resize.forward; a batch"),
+        ("Image.open(file).load()", "`Image.open(file).load()` (data set; a batch"),
+    ],
+)
+def test_what_a_library_loads_has_its_functions_as_the_loop_says_nothing_of_them(text, says):
+    line = Line("data set", "/home/me/train.py", 7, 1.0, ["pil_loader", "Resize.forward"], text)
+    loading = Loading(batches=10, samples=80, seconds=1.0)
+    data = DataFacts(kind="ImageFolder", workers=0)
+    (found,) = findings(
+        seen(parts={"data set": 1.0, "forward": 1.0}, lines=[line], loading=loading, data=data)
+    )
+    assert says in found.evidence
+
+
+def test_many_operators_of_a_graph_that_grows_are_those_of_earlier_steps():
+    parts = {"forward": 0.04, "backward": 0.06}
+    found = findings(seen(parts=parts, nodes={7: 7000, 8: 8000, 9: 9000}))
+    assert [each.cause for each in found] == ["graph_grows"]
+
+
+def test_a_line_with_a_cause_is_not_said_to_be_a_line_of_the_forward_pass_as_well():
+    line = Line("forward", "/home/me/train.py", 26, 0.9, [], "np.quantile(x, 0.5)")
+    parts = {"forward": 1.0, "backward": 0.2}
+    found = findings(seen(parts=parts, lines=[line], in_hooks={"/home/me/train.py:26": 0.9}))
+    assert [each.cause for each in found] == ["work_in_hooks"]
+
+
+def test_rows_of_all_dense_embeddings_count_together():
+    """Two tables of the same size: none of them has most of the weights."""
+    model = torch.nn.Sequential(*(torch.nn.Embedding(100, 4) for _ in range(2)))
+    for table in model:
+        table.weight.grad = torch.zeros(100, 4)
+        table.weight.grad[3] = 1.0
+    script = SimpleNamespace(modules=lambda: [*model], parameters=lambda: [*model.parameters()])
+    rows = evidence._rows(script)
+    assert (rows.count, rows.touched, rows.of_weights) == (200, 2, 1.0)
+
+
 def test_rows_that_are_fetched_one_by_one_are_not_a_slow_line_as_well():
     line = Line("data set", "/home/me/train.py", 29, 0.3, ["TensorDataset.__getitem__"], "for x in loader:")
     loading = Loading(batches=10, samples=640, seconds=0.01)

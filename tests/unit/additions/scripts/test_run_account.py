@@ -12,7 +12,9 @@ from perfkit.additions.scripts.script import ScriptStep
 
 def account(*steps):
     script = SimpleNamespace(
-        settings={"observers": []}, steps=SimpleNamespace(count=0, now=ScriptStep()), sites=defaultdict(list)
+        settings={"observers": []},
+        steps=SimpleNamespace(count=0, now=ScriptStep()),
+        sites=defaultdict(list),
     )
     kept = RunAccount(script)
     for step in steps:
