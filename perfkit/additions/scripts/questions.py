@@ -290,7 +290,7 @@ class Questions(Procedures, Part):
         if self._job is None:
             self._send(messages.failed("no_steps", program=self._program, backwards=self._script.backwards))
             return
-        self._script.tell(lambda part: part.on_end())
+        self._script.tell(Part.on_end)
         while True:
             self._job.throw(Ended())
 

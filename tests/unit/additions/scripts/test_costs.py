@@ -8,8 +8,8 @@ import torch
 
 from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.questions import Questions
-from perfkit.additions.scripts.script import Script
+from perfkit.additions.scripts.questions import Ended, Questions
+from perfkit.additions.scripts.script import Part, Script
 from perfkit.additions.scripts.training import Models
 from perfkit.worker.messages import Block
 
@@ -106,3 +106,23 @@ def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed
         while True:
             next(procedure)
     assert taken == [["D"], ["D", "G"]] and end.value.value.block.samples == 2
+
+
+def test_parts_are_told_that_the_script_has_ended(script):
+    told = []
+
+    class Last(Part):
+        def on_end(self):
+            told.append("ended")
+
+    def answering():
+        with pytest.raises(Ended):
+            yield
+
+    script.set_parts(Last())
+    asked = Questions.__new__(Questions)
+    asked._script, asked.line, asked._job = script, SimpleNamespace(closed=False), answering()
+    next(asked._job)
+    with pytest.raises(StopIteration):
+        asked._ended()
+    assert told == ["ended"]
