@@ -397,8 +397,10 @@ class WatchedRanks(StartedRanks):
     def exit_code(self) -> int | None:
         return self._process.poll()
 
-    def problem(self, what: str, remedy: str, stacks: Iterable[str] = ()) -> RunFailed:
-        """What went wrong, with the last words of the launch."""
+    def problem(self, what: str, remedy: str, stacks: Iterable[str] = (), rank: int = -1) -> RunFailed:
+        """What went wrong, with the last words of the launch, or of one rank where torch marks them."""
+        lines = self.written("err")
+        marked = [line for line in lines if line.startswith(f"[rank{rank}]:")]
         found = RunFailed(what, remedy)
-        found.output = "\n".join([*stacks, *self.written("err")[-60:]])
+        found.output = "\n".join([*stacks, *(marked or lines)[-60:]])
         return found

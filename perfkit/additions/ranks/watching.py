@@ -144,7 +144,8 @@ def failed(launched: WatchedRanks) -> RunFailed:
     if first and not LOST_RANK.search(first.failure):
         mute = []
     what = str(report.WORDS.failed(launched, first, mute))
-    return launched.problem(what, "Its own words are below; run the command without perfkit to compare")
+    remedy = "Read its own words, which are shown with this; run the command without perfkit to compare"
+    return launched.problem(what, remedy, rank=first.rank if first and not mute else -1)
 
 
 def hanging(launched: WatchedRanks) -> RunFailed:

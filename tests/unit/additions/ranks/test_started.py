@@ -161,3 +161,14 @@ def test_a_rank_that_was_not_heard_of_is_missing_on_whatever_node(seen):
     seen.line = SimpleNamespace(recv_bytes=lambda: msgspec.json.encode(State(rank=0)))
     watched._hear(seen)
     assert watched.missing == [1], "rank 0 of another node, by the line of this one"
+
+
+@pytest.mark.parametrize(
+    ("rank", "shown"),
+    [(1, ["[rank1]: IndexError"]), (2, ["[rank0]: lost", "[rank1]: IndexError", "the end"])],
+)
+def test_of_a_rank_that_failed_its_own_words_are_shown_where_torch_marks_them(rank, shown):
+    """Else those of the ranks that lose it, which come later, are all that is left."""
+    watched = WatchedRanks.__new__(WatchedRanks)
+    watched.written = lambda stream: ["[rank0]: lost", "[rank1]: IndexError", "the end"]
+    assert watched.problem("it failed", "", rank=rank).output.splitlines() == shown
