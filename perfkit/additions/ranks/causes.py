@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
-from perfkit.additions.ranks.lateness import Lateness, few_with_most
+from perfkit.additions.ranks.lateness import COMPUTES, Lateness, few_with_most
 from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share, place
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, PARTS, Ddp, Exchange, State
 from perfkit.additions.ranks.report import WORDS
@@ -117,12 +117,13 @@ def _late(seen: RankSymptoms) -> Found:
         are_few = 0 < exchange.bytes < late.told * found.spent[0].elements  # no rows, such as a flag
         cause = "late_rank" if are_few else "reads_for_all"
     divided = found.share * len(others) / len(seen.states)  # what equal ranks would save
-    yield _CAUSES.found(cause, where, divided, late=found, why=why, waits=waits)
+    about = {"late": found, "why": why, "waits": waits, "loader": late.loader, "exchange": exchange}
+    yield _CAUSES.found(cause, where, divided, **about)
 
 
 def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:
-    computes = found.part in ("forward", "backward")
-    if computes and not found.at_times and (unlike := _unlike_rows(found)):
+    computes = found.part in COMPUTES
+    if unlike := _unlike_rows(found):
         calls = [*late.inputs, *([late.loader.where] if late.loader else [])]
         line = next(filter(None, map(line_of_share, calls)), "") or next(iter(calls), "")
         return place(line), unlike
@@ -135,11 +136,8 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
 
 def _unlike_rows(found: Lateness) -> str:
     """How the inputs of the late rank are larger; empty if they are not."""
-    elements = found.compared(lambda spent: spent.elements)
-    rows = found.compared(lambda spent: spent.rows)
-    are_larger = 0 < LIMIT.unlike * elements[1] <= elements[0]
-    are_longer = 0 < LIMIT.unlike * rows[0] <= rows[1] and LIMIT.unlike * elements[0] > elements[1]
-    return str(WORDS.unlike(elements, rows)) if are_larger or are_longer else ""
+    sizes = (found.compared(lambda spent: spent.elements), found.compared(lambda spent: spent.rows))
+    return str(WORDS.unlike(*sizes)) if found.has_more_to_compute else ""
 
 
 def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[Exchange | None, str]:
@@ -153,7 +151,7 @@ def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[Exchange
 
 def _in_turn(seen: RankSymptoms) -> Found:
     found = seen.lateness
-    if found and found.in_turn >= LIMIT.least and found.longest >= 0.7:
+    if found and found.in_turn >= LIMIT.least / 2 and found.longest >= 0.7:
         where = place(next(iter(seen.first.inputs), ""))
         yield _CAUSES.found("unlike_lengths", where, found.in_turn, longest=found.longest)
 

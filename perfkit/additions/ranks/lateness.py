@@ -15,6 +15,7 @@ import numpy as np
 from perfkit.additions.ranks.messages import LIMIT, PARTS, State, StepOfRank
 
 EXCHANGE = PARTS.index("exchange")
+COMPUTES = ("forward", "backward")  # parts of a step that take longer with larger inputs
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,13 +45,23 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True):
     few: int = 0  # how many these are
     mark: str = ""  # what is in most of them, such as an evaluation; empty if nothing was seen
     part: str = ""  # of a step, in which it spends more than the others
-    in_turn: float = 0.0  # the share of the time that ranks wait though none of them is late for long
+    in_turn: float = 0.0  # the share of its time that a rank waits on average, though none is late for long
     longest: float = 0.0  # the share of the steps in which the latest rank has the longest inputs
 
     @property
     def exposed_share(self) -> float:
         """The share of a step in which all ranks only communicate."""
         return fmean(spent.exposed for spent in self.spent) / max(self.step_s, 1e-9)
+
+    @property
+    def has_more_to_compute(self) -> bool:
+        """Whether the inputs of the rank that is late in its computing are larger, or its rows longer."""
+        if self.at_times or self.part not in COMPUTES:
+            return False
+        here, there = self.compared(lambda spent: spent.elements)
+        rows, others = self.compared(lambda spent: spent.rows)
+        are_longer = 0 < LIMIT.unlike * rows <= others and LIMIT.unlike * here > there
+        return bool(are_longer or 0 < LIMIT.unlike * there <= here)
 
     def compared(self, value: Callable[[Spent], float]) -> tuple[float, float]:
         """That of the late rank, and of the others."""
@@ -82,7 +93,7 @@ def lateness(states: Sequence[State]) -> Lateness | None:
     caused = np.where(latest == worst, lost, 0.0)
     share = float(caused.mean()) / step_s
     if by_rank[worst] < LIMIT.dominates * lost.sum() or share < LIMIT.least:
-        return _in_turn(found, table, latest, float(lost.mean()) / step_s)
+        return _in_turn(found, table, latest, float(waits.mean()) / step_s)
     few = few_with_most(caused)
     marks = Counter(mark for at in few for mark in table[at][worst].marks if mark in LIMIT.outside)
     parts = np.array([each.parts for each in spent])
@@ -117,7 +128,9 @@ def few_with_most(seconds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The steps that have most of the time, if they are few: it is then taken at times; else none."""
     order = np.argsort(-seconds, kind="stable")
     most = order[: np.searchsorted(np.cumsum(seconds[order]), LIMIT.most_of_it * seconds.sum()) + 1]
-    return most if most.size <= LIMIT.at_times * seconds.size else most[:0]
+    if most.size > LIMIT.at_times * seconds.size:
+        return most[:0]
+    return np.flatnonzero(seconds >= np.median(seconds[most]) / 2)  # the others of their kind, too
 
 
 def _in_turn(found: Lateness, table: list[list[StepOfRank]], latest: Any, share: float) -> Lateness:

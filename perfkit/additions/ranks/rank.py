@@ -91,6 +91,7 @@ def listen(settings: dict[str, Any], files: Outputs) -> RankRecorder:
 
     def joined(hello: Hello, line: Connection) -> None:
         recorder.rank = hello.rank
+        recorder.world = hello.world
         reporter = RankReporter(recorder, hello, line)
         _tell_the_end(reporter)
         if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:  # also where the other threads stand still

@@ -38,6 +38,7 @@ class RankRecorder(Part):
         self.exchange = DdpExchange(script, self.sampler)
         self.thread = threading.main_thread()  # which trains
         self.rank: int | None = None  # until the process has joined; steps before are not told
+        self.world = 1
         self._seen = State(rank=0)  # as far as it is noted when it happens
         self._stepped_at = clock()
         self._elements = 0  # of the inputs of the step under way
@@ -120,6 +121,8 @@ class RankRecorder(Part):
         self._elements = 0
 
     def _step(self, number: int, step: ScriptStep, exchange: StepExchange, elements: int) -> StepOfRank:
+        fed = step.forward_samples
+        samples = fed if step.samples == self.world * fed else step.samples  # it may read for all ranks
         backward = step.spent["backward"]
         exposed = exchange.exposed if exchange.is_read else min(exchange.exposed, backward)
         backward = max(0.0, backward - exposed)
@@ -127,8 +130,8 @@ class RankRecorder(Part):
         exchanged = step.spent["exchange"] + exposed
         own = max(0.0, step.seconds - sum(known) - exchanged)
         timed = exchange.hidden, exchange.is_read, exchange.syncs
-        about = step.samples, elements, sorted(step.marks)
-        return StepOfRank(number, step.seconds, [*known, own, exchanged], *timed, *about)
+        parts = [*known, own, exchanged]
+        return StepOfRank(number, step.seconds, parts, *timed, samples, elements, sorted(step.marks))
 
     def snapshot(self) -> State:
         """What was noted until now, for any thread."""

@@ -5,7 +5,7 @@ import pytest
 
 from perfkit.additions.ranks import causes
 from perfkit.additions.ranks.causes import RankSymptoms
-from perfkit.additions.ranks.lateness import lateness
+from perfkit.additions.ranks.lateness import Lateness, Spent, lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share
 from perfkit.additions.ranks.messages import Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
 
@@ -58,6 +58,8 @@ def test_late_at_times_is_told_from_late_always_with_what_was_in_these_steps():
     result = lateness([early, late])
     assert (result.late, result.at_times, result.few, result.mark) == (1, True, 4, "evaluation")
     assert result.by_s == pytest.approx(8.0)
+    early.steps[9], late.steps[9] = step(10, 0.9, 7.0), step(10, 0.9, 7.0, own=6.0, marks=["evaluation"])
+    assert lateness([early, late]).few == 4, "all of them, not only those that make up most of the time"
     for at in (9, 19):  # as when garbage is collected, sometimes at the start of an epoch
         late.steps[at] = step(at + 1, 0.9, 9.0, own=8.0)
     assert lateness([early, late]).mark == ""
@@ -69,6 +71,7 @@ def test_ranks_that_are_late_in_turn_are_not_one_late_rank():
         long, short = step(n + 1, 0.9, 1.0, elements=900), step(n + 1, 0.2, 1.0, elements=100)
         a.steps[n], b.steps[n] = (long, short) if n % 2 else (short, long)
     assert lateness([a, b]).late is None
+    assert lateness([a, b]).in_turn == pytest.approx(0.35), "70% of each step is waiting, of one of two ranks"
     assert "unlike_lengths" in found([a, b])
 
 
@@ -486,3 +489,36 @@ def test_rows_that_are_fewer_and_longer_explain_a_late_rank(tmp_path):
     )
     assert told["late_rank"].where == "train.py:1"
     assert told["unequal_batches"].weight < told["late_rank"].weight / 5
+
+
+@pytest.mark.parametrize(
+    ("elements", "at_times", "part", "has_more"),
+    [
+        ((200, 100), False, "forward", True),
+        ((100, 100), False, "forward", False),
+        ((200, 100), True, "forward", False),
+        ((200, 100), False, "own code", False),
+    ],
+)
+def test_work_that_larger_inputs_need_is_told_from_work_that_is_not_needed(
+    elements, at_times, part, has_more
+):
+    spent = [
+        Spent(rank=at, samples_per_s=1.0, parts=[], for_others=0.0, exposed=0.0, hidden=0.0, elements=each)
+        for at, each in enumerate(elements)
+    ]
+    late = Lateness(steps=9, step_s=1.0, spent=spent, late=0, at_times=at_times, part=part)
+    assert late.has_more_to_compute == has_more
+
+
+@pytest.mark.parametrize(("rows", "change"), [(None, "dispatch_batches=False"), (64, "DistributedSampler")])
+def test_a_rank_that_reads_for_all_is_told_what_its_data_set_can_do(rows, change):
+    loader = LoaderOfRank(
+        where="train.py:9", workers=0, rows=rows, drawn=rows, is_divided=False, is_shuffled=False, epochs=[]
+    )
+    handed = Exchange("broadcast_object_list", "train.py:8", 17, 10.0, 0)
+    waits, late = ranks(0.3, 0.3)
+    waits.exchanges = [handed]
+    late.steps = [step(n, 0.3, 1.0, own=0.6) for n in range(1, 21)]
+    late.loader = loader
+    assert change in found([waits, late])["reads_for_all"].change

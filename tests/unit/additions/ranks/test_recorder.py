@@ -23,7 +23,7 @@ def recorder(parameters=()):
         steps=SimpleNamespace(count=0), parameters=lambda: list(parameters), note_call=lambda role: None
     )
     noted._seen = SimpleNamespace(rows={}, weights={})
-    noted._elements = 0
+    noted._elements, noted.world = 0, 1
     return noted
 
 
@@ -161,3 +161,22 @@ def test_bytes_of_a_collective_are_those_of_the_tensors_that_it_is_given_first(g
     noted._collective("all_gather", lambda *given: None, *given)
     (exchange,) = noted._collectives.values()
     assert (exchange.count, exchange.bytes) == (1, size)
+
+
+@pytest.mark.parametrize(
+    ("world", "loaded", "fed", "samples"),
+    [
+        pytest.param(2, 64, 64, 64, id="a batch of its own"),
+        pytest.param(2, 128, 64, 64, id="it reads for both, or takes its part of a batch"),
+        pytest.param(2, 8, 512, 8, id="rows of unequal lengths, packed"),
+        pytest.param(2, 128, 32, 128, id="of anything else the loader knows"),
+        pytest.param(1, 64, 64, 64, id="alone"),
+    ],
+)
+def test_a_rank_trains_on_the_rows_that_its_model_is_given_where_it_reads_those_of_all(
+    world, loaded, fed, samples
+):
+    noted = recorder()
+    noted.world = world
+    step = ScriptStep(seconds=1.0, samples=loaded, forward_samples=fed)
+    assert noted._step(9, step, StepExchange(), 8).samples == samples
