@@ -19,7 +19,8 @@ from perfkit.rules import Target
 GIB = 14.74
 """What a process can use of a T4: torch's own figure, as in its messages about memory."""
 SHARED_BYTES = 5.8e9
-CHAPTERS = Path(__file__).parents[2] / "notebooks" / "src"
+ROOT = Path(__file__).parents[2]
+CHAPTERS = ROOT / "notebooks" / "src"
 STAGES = {"pinning": "03", "batch_size": "04", "channels_last": "06", "amp": "06", "compile": "07"}
 
 pytestmark = pytest.mark.integration
@@ -74,7 +75,8 @@ def test_the_batches_that_two_trainings_load_ahead_fit_into_shared_memory(ladder
 
 
 def test_what_chapter_11_puts_on_a_gpu_is_small():
-    text = (CHAPTERS / "11_hidden_transfers.py").read_text(encoding="utf-8")
+    assert "scripts/hidden_waits.py" in (CHAPTERS / "11_hidden_transfers.py").read_text(encoding="utf-8")
+    text = (ROOT / "data" / "scripts" / "hidden_waits.py").read_text(encoding="utf-8")
     (shape,) = re.findall(r'torch\.randn\((\d+), (\d+), device="cuda"\)', text)
     rows, columns = map(int, shape)
     assert 3 * 4 * rows * columns < 0.1 * GIB * 2**30  # it, its product, and one product before
