@@ -223,12 +223,14 @@ def zygotes_stay():
 
 
 @pytest.fixture
-def data_dir(tmp_path, monkeypatch):
-    """An empty data folder for one test, where the session's shared one would not do."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    monkeypatch.setenv("PERFKIT_DATA", str(folder))
-    return folder
+def data_dir(monkeypatch):
+    """An empty data folder for one test, where the session's shared one would not do.
+
+    It is with the temporary files: on a disk, each result that is stored waits until it is written.
+    """
+    with tempfile.TemporaryDirectory(prefix="perfkit-data-", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("PERFKIT_DATA", folder)
+        yield Path(folder)
 
 
 @pytest.fixture
