@@ -19,7 +19,6 @@ DESCRIPTION = Description({"image_size": 32}, OFFERS, DeviceFacts())
 NAMES = sorted(set(OPTIMIZATIONS) - {"baseline"})
 IN_THE_ENVIRONMENT = ("allocator", "wait_policy")
 LOSSES = [2.3] * 8
-SCRIPT, SCRIPTS = export.script, {}
 
 
 class Child(fakes.FakeChild):
@@ -30,14 +29,6 @@ class Child(fakes.FakeChild):
             return DESCRIPTION
         answer = super().answer(question, arguments)
         return msgspec.structs.replace(answer, losses=LOSSES) if question == "train" else answer
-
-
-def scripted(*arguments, **more):
-    """What `export.script` gives, once for equal arguments."""
-    key = repr((arguments, more))
-    if key not in SCRIPTS:
-        SCRIPTS[key] = SCRIPT(*arguments, **more)
-    return SCRIPTS[key]
 
 
 def plan(device, stages=None, below=True):
@@ -59,7 +50,7 @@ def shown(*where):
 @pytest.fixture
 def _machine(monkeypatch, data_dir, whole_machine):
     monkeypatch.setattr(fakes, "FakeChild", Child)
-    monkeypatch.setattr(export, "script", scripted)
+    monkeypatch.setattr(export, "script", fakes.scripted)
     fakes.install(monkeypatch, fakes.FakeMachine())
 
 

@@ -10,7 +10,7 @@ import platform
 import pytest
 
 from perfkit import machine
-from perfkit.machine import devices
+from perfkit.machine import cores, devices
 
 WHOLE = {
     "id": "fake",
@@ -40,6 +40,7 @@ def pretend(monkeypatch, facts):
     monkeypatch.setattr(machine, "facts", lambda: facts)
     monkeypatch.setattr(devices, "compiler_problem", lambda device: problem)
     monkeypatch.setattr(platform, "libc_ver", lambda: libc)
+    monkeypatch.setattr(cores, "_spent", dict)  # no other program runs there
 
 
 @pytest.fixture(autouse=True)
