@@ -149,13 +149,12 @@ class Trainings(InRounds):
     def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         rule = self.source.plan.rule
         child, _ = self._train(recipe, rule.loss_steps, rule.warmup_s if warm else 0.0)
-        try:
+        with child:
             return child.ask(question, **arguments)
-        finally:
-            child.stop()
 
     def ask(self, recipe: Recipe, question: str, **arguments: Any) -> Any:
-        return self._fresh_child(recipe).ask(question, recipe=recipe, **arguments)
+        with self._fresh_child(recipe) as child:
+            return child.ask(question, recipe=recipe, **arguments)
 
     def _train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> tuple[Conversation, Trained]:
         """A training in a fresh process, and what that says once it is checked and warm."""
