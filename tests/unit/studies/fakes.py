@@ -1,5 +1,6 @@
 """A measuring machine without processes: children that answer at once, from a table of rates."""
 
+import contextlib
 from functools import partial
 from types import SimpleNamespace
 
@@ -68,13 +69,16 @@ class FakeMachine:
         return [child.number for child in self.children if not child.stopped]
 
 
-class FakeChild:
+class FakeChild(contextlib.AbstractContextManager):
     def __init__(self, machine, number, on_progress, cancelled):
         self.machine, self.number = machine, number
         self.stopped, self.suspended = False, False
         self.recipe = Recipe()
         self.on_progress, self.cancelled = on_progress, cancelled
         self.tree = SimpleNamespace(cpu_s=lambda: 0.0, resident_bytes=lambda: 1 << 20)
+
+    def __exit__(self, *_):
+        self.stop()
 
     def ask(self, question, **arguments):
         assert not self.stopped, f"{question} was asked of a child that has ended"
