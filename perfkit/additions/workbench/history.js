@@ -7,8 +7,9 @@ const COLUMNS = [
 
 // A run without a value comes last, whether the largest or the smallest are first.
 export function compare(x, y, down) {
-  if (x === null || y === null) return (x === null) - (y === null);
   if (x === y) return 0;
+  if (x === null) return 1;
+  if (y === null) return -1;
   const rising = x < y ? -1 : 1;
   return down ? -rising : rising;
 }
