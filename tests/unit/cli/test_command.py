@@ -307,7 +307,7 @@ PLAYED = ("run", "--device", "recorded:cpu-quick")
             ("compare", "amp", "amp", "--device", "sim:v100", "--budget", "9"),
             "nothing is measured on sim:v100",
         ),
-        (("doctor", "--budget", "9"), "only --noise takes as long as it is given"),
+        (("doctor", "--budget", "9"), "--budget limits only --noise"),
         (("referee", "a.py", "b.py", "--whole", "--budget", "90"), "--whole runs both to their end"),
         (("compare", "amp", "amp", "--budget", "inf"), "--budget was given inf. Give a finite number"),
         (("referee", "a.py", "b.py", "-m", "--", "torchrun"), "-m is for python"),
