@@ -8,6 +8,7 @@ from perfkit.machine import cores, gpus
 from perfkit.studies.sides import Crowded, Machine, Measured, Side
 from perfkit.worker.messages import Trained
 
+LAST_ANSWER_S = 2.0  # after Ctrl-C: a side in a long slice answers only when that has ended
 MEMORY_MARGIN = 1.5
 """Another training needs as much memory as the largest so far, and some more for its batches."""
 
@@ -42,6 +43,10 @@ class Starter:
                 side.stop()
                 del side.trained[trainings:]
                 del side.gpu_utilization[samples:]
+            raise
+        except KeyboardInterrupt:
+            for child in [side.child for side in sides if side.child]:
+                child.timeout_s = LAST_ANSWER_S
             raise
         finally:
             for side in sides:

@@ -75,6 +75,7 @@ class FakeChild(contextlib.AbstractContextManager):
         self.stopped, self.suspended = False, False
         self.recipe = Recipe()
         self.on_progress, self.cancelled = on_progress, cancelled
+        self.timeout_s = None
         self.tree = SimpleNamespace(cpu_s=lambda: 0.0, resident_bytes=lambda: 1 << 20)
 
     def __exit__(self, *_):

@@ -21,6 +21,7 @@ from perfkit.show import sentences
 from perfkit.studies import here
 from perfkit.studies.sources import Progress
 from perfkit.studies.staging import again, loaded
+from perfkit.studies.starting import LAST_ANSWER_S
 from tests.unit.studies.fakes import out_of_memory
 
 
@@ -361,6 +362,19 @@ def test_nothing_more_is_asked_of_sides_that_turned_out_crowded(machine, where, 
     with where.open() as session:
         session.measure(THREE, ruled(where, rounds=3), ask_more)
     assert set(asked) == {(each.name, True) for each in THREE}
+
+
+def test_whoever_is_interrupted_does_not_wait_for_a_long_last_answer(machine, where):
+    """A side that evaluates for minutes answers nothing until it has ended: Ctrl-C seemed to do nothing."""
+    patience = {}
+
+    def ask_more(side):
+        patience[side.stage.name] = side.child.timeout_s
+
+    machine.fail("slice", KeyboardInterrupt(), lambda child: len(machine.slices()) > 4)
+    with pytest.raises(KeyboardInterrupt), where.open() as session:
+        session.measure(THREE, ruled(where, rounds=3), ask_more)
+    assert patience == {each.name: LAST_ANSWER_S for each in THREE}
 
 
 def test_a_life_that_turned_out_crowded_leaves_nothing(machine, where, monkeypatch):
