@@ -146,7 +146,7 @@ class DdpExchange:
         self.models = dict[Any, SeenDdp]()
         self._step = StepExchange()  # of the step under way
         self._last = StepExchange()  # of the last step that was read
-        self._shortest_backward = float("inf")
+        self._usual_backward_s = 0.0
 
     def make(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         plain(model, *args, **kwargs)
@@ -167,10 +167,10 @@ class DdpExchange:
         start = clock()
         plain(*args, **kwargs)
         took = clock() - start
-        shortest = self._shortest_backward = min(self._shortest_backward, took)
-        every = min(LIMIT.rarest, math.ceil(LIMIT.reads_s / max(shortest, 1e-9)))
+        usual = self._usual_backward_s = 0.9 * (self._usual_backward_s or took) + 0.1 * took
+        every = min(LIMIT.rarest, math.ceil(LIMIT.reads_s / max(usual, 1e-9)))
         count = self._script.steps.count
-        is_left_out = count > LIMIT.all_read and count % every != 0 and took < 2 * shortest
+        is_left_out = count > LIMIT.all_read and count % every != 0 and took < 2 * usual
         if is_left_out or is_capturing():  # during a capture nothing can be read
             self._step.is_read = False
             return
