@@ -106,9 +106,9 @@ class Sampler:
         def look(_number: int, frame: FrameType | None) -> None:
             nonlocal before, used_s
             self._now = _newest_dump(dumps)
-            is_waiting = time.thread_time() - used_s < EVERY_S / 2
+            used_before_s, used_s = used_s, time.thread_time()
+            is_waiting = used_s - used_before_s < EVERY_S / 2  # since the last alarm
             if frame is not None and (self._now or is_waiting):  # else the next look knows the line
-                used_s = time.thread_time()
                 before = self._note(self._part(), self._stack(frame), before, own_time())
 
         if "torch._dynamo" in sys.modules:  # it would compile a function that interrupts a compiled model
