@@ -42,7 +42,7 @@ def test_amp_is_worth_a_try_whatever_the_cpu_has():
 
 
 def test_a_search_with_workers_pins_their_batches():
-    (found,) = tune._candidates(Recipe(), "workers", (1,), Target("cuda"))
+    (found,) = tune._candidates(Recipe(), "workers", (1,), Target("cuda"), [])
     assert (found.workers, found.pin_memory, found.non_blocking) == (1, True, True)
 
 
