@@ -1,6 +1,7 @@
 """Shows lanes in a notebook."""
 
 import contextlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -131,7 +132,9 @@ def _looked(session: Session, recipe: Recipe, title: str, run: Run | None = None
     if session.source.plan.subject.device == "cpu":
         step_s = run.step_s.value if run and run.step_s else None
         return session.look(recipe, MEASURE, title=title, step_s=step_s)  # type: ignore[no-any-return]
-    side = sides.of_trace(profiled(session, recipe, STEPS), title, FIRST)
+    with tempfile.TemporaryDirectory(prefix="perfkit-") as folder:
+        trace = profiled(session, recipe, STEPS, Path(folder, "steps.pt.trace.json.gz"))
+        side = sides.of_trace(trace, title, FIRST)
     return msgspec.structs.replace(side, samples=recipe.batch_size * recipe.accumulation)
 
 

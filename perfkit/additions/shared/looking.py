@@ -13,7 +13,6 @@ from perfkit.studies import planning, staging
 from perfkit.studies.sources import Progress, Session
 
 LOOK = "a look at its steps"  # a study that a source may refuse
-MOST_TRACES = 20
 Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
 
 
@@ -42,18 +41,13 @@ def prepared(
 
 
 def new_trace() -> Path:
-    """The path for a new trace, in the folder of the runs, where only the newest `MOST_TRACES` stay."""
+    """The path for a new trace that stays, in the folder of the runs."""
     folder = machine.data_folder() / "runs" / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
-    for old in sorted(folder.glob("*.pt.trace.json.gz"), reverse=True)[MOST_TRACES - 1 :]:
-        old.unlink(missing_ok=True)
     return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
 
 
-def profiled(
-    session: Session, recipe: Recipe, steps: int, path: Path | None = None, stacks: bool = False
-) -> Path:
-    """Profiles some steps of a recipe, after five that are skipped or discarded; `path` None: a new file."""
-    path = path or new_trace()
+def profiled(session: Session, recipe: Recipe, steps: int, path: Path, stacks: bool = False) -> Path:
+    """Profiles some steps of a recipe, after five that are skipped or discarded."""
     session.look(recipe, "profile", path=str(path), wait=1, warmup=4, active=steps, stacks=stacks)
     return path

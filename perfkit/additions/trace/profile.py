@@ -167,7 +167,7 @@ def profile(
             if None.
         steps: the number of steps to record, after five that are skipped or discarded.
         stacks: whether to record Python frames.
-        out: the trace file; None: a new file in the folder of the runs, which keeps the newest 20.
+        out: the trace file; None: a new file in the folder of the runs.
         progress: reports progress, and can stop the profiling.
         workload: like preset, settings, device, options, seed and host, as for `perfkit.plan`.
     """

@@ -446,3 +446,9 @@ def test_a_cached_batch_that_took_longer_than_its_loop_or_than_what_it_computes_
     (ax,) = Lanes([side]).draw().axes
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert ("ceiling: a cached batch" in labels) == is_drawn
+
+
+def test_a_picture_from_a_profile_leaves_no_trace_behind(data_dir):
+    picture = panel.made({"plain": {}}, "cifar_resnet18", {"device": "sim:v100"}, Progress())
+    assert picture.sides[0].rows
+    assert not [*data_dir.rglob("*.trace.json*")]
