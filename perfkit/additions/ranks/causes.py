@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
-from perfkit.additions.ranks.lateness import COMPUTES, Lateness, few_with_most
+from perfkit.additions.ranks.lateness import COMPUTES, Lateness, are_apart, few_with_most
 from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share, place
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, PARTS, Ddp, Exchange, State
 from perfkit.additions.ranks.report import WORDS
@@ -41,13 +41,21 @@ def _weights(seen: RankSymptoms) -> Found:
     exchanged = any(state.ddps or state.exchanges for state in seen.states)
     if unlike and not exchanged:
         yield _CAUSES.found("nothing_exchanged", _model(seen), ranks=len(seen.states))
-    elif unlike and equal and equal[0] < unlike[0]:
+    elif unlike and equal and equal[0] < unlike[0] and not are_apart(seen.states):
         before = f"after step {equal[-1]}" if equal[-1] else "before the first step"
         yield _CAUSES.found("weights_drift", _model(seen), before=before, after=unlike[0])
 
 
 def _model(seen: RankSymptoms) -> str:
     return place(seen.first.ddps[0].where if seen.first.ddps else next(iter(seen.first.inputs), ""))
+
+
+def _apart(seen: RankSymptoms) -> Found:
+    if are_apart(seen.states):
+        first, *_, last = sorted(seen.states, key=lambda state: state.count)
+        share = 1 - fmean(state.count for state in seen.states) / last.count
+        where = place(first.loader.where) if first.loader else ""
+        yield _CAUSES.found("uneven_batches", where, share, first=first, last=last)
 
 
 def _rows(seen: RankSymptoms) -> Found:
@@ -122,7 +130,6 @@ def _late(seen: RankSymptoms) -> Found:
 
 
 def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:
-    computes = found.part in COMPUTES
     if unlike := _unlike_rows(found):
         calls = [*late.inputs, *([late.loader.where] if late.loader else [])]
         line = next(filter(None, map(line_of_share, calls)), "") or next(iter(calls), "")
@@ -130,7 +137,7 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
     line = line_of_difference(late, others, LIMIT.sampled.get(found.part, (found.part,)))
     part = PARTS.index(found.part)
     here, there = found.compared(lambda spent: spent.parts[part])
-    where = line if found.at_times or not computes or here > 2 * there else ""
+    where = line if found.at_times or found.part not in COMPUTES or here > 2 * there else ""
     return place(where), str(WORDS.why(found, text_at(where), here, there))
 
 
@@ -272,11 +279,11 @@ def _cores(seen: RankSymptoms) -> Found:
 
 
 CAUSES: tuple[Callable[[RankSymptoms], Found], ...] = (
-    _weights, _rows, _order, _batches, _late, _in_turn, _alike, _exchange, _collectives, _models, _cores,
+    _weights, _apart, _rows, _order, _batches, _late, _in_turn, _alike, _exchange, _collectives, _models,
+    _cores,
 )  # fmt: skip
 
 
 def findings(seen: RankSymptoms) -> list[Finding]:
     """What is avoidable, the largest first."""
-    found = [finding for cause in CAUSES for finding in cause(seen)]
-    return sorted(found, key=lambda finding: -finding.weight)
+    return sorted((each for cause in CAUSES for each in cause(seen)), key=lambda each: -each.weight)

@@ -70,10 +70,10 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lateness(states: Sequence[State]) -> Lateness | None:
-    """What the steps that all ranks have taken say; None if there are too few."""
+    """What the steps that all ranks have taken say; None if there are too few, or they are not the same."""
     known = [{step.number: step for step in state.steps} for state in states]
     numbers = {number for number in set.intersection(*map(set, known)) if number > LIMIT.skipped}
-    if len(numbers) < LIMIT.fewest_steps:
+    if len(numbers) < LIMIT.fewest_steps or are_apart(states):
         return None
     table = [[steps[number] for steps in known] for number in sorted(numbers)]
     exchange = np.array([[step.parts[EXCHANGE] for step in steps] for steps in table])
@@ -109,6 +109,13 @@ def lateness(states: Sequence[State]) -> Lateness | None:
         mark=mark if count > few.size / 2 else "",
         part=PARTS[(parts[worst] - parts.mean(axis=0)).argmax()],
     )
+
+
+def are_apart(states: Sequence[State]) -> bool:
+    """Whether a rank is far behind, as where its batches have run out: its steps are not those of others."""
+    fewest = min(state.count for state in states)
+    ahead_s = max(sum(step.seconds for step in state.steps if step.number > fewest) for state in states)
+    return bool(ahead_s > LIMIT.apart_s)
 
 
 def _spent(rank: int, own: Sequence[StepOfRank], for_others: float) -> Spent:

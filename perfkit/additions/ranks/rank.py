@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks.messages import LIMIT, Hello
@@ -31,10 +30,9 @@ from perfkit.process.failures import explain
 
 
 class Joining(Part):
-    """Makes this process a rank, once the script has made the group of all ranks: it then has `joined`.
+    """Makes this process a rank once the script has made the group of all ranks, or trains alone without one.
 
-    As a part of the script, it does so without a group, too, where the process trains alone. Where nobody
-    listens, as on another machine, the process trains on, and the parts that would be `asked` note nothing.
+    Where nobody listens, as on another machine, the parts that would be `asked` note nothing.
     """
 
     def __init__(self, script: Script, asked: list[Any], joined: Callable[[Hello, Connection], None]) -> None:
@@ -42,7 +40,7 @@ class Joining(Part):
         self._asked = asked
         self._joined = joined
         self._is_needed = True
-        for module in (dist, distributed_c10d):
+        for module in (dist, dist.distributed_c10d):
             hooks.around(module, "init_process_group", self._make_group)
 
     def _make_group(self, plain: Any, *args: Any, **kwargs: Any) -> Any:

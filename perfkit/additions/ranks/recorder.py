@@ -7,13 +7,11 @@ import socket
 import sys
 import threading
 from collections import defaultdict
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from msgspec import structs
-from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
@@ -42,6 +40,7 @@ class RankRecorder(Part):
         self._seen = State(rank=0)  # as far as it is noted when it happens
         self._stepped_at = clock()
         self._elements = 0  # of the inputs of the step under way
+        self._steps = list[tuple[int, ScriptStep, StepExchange, int]]()  # with their numbers and elements
         self._collectives = dict[tuple[str, str], Exchange]()
         self._epochs = defaultdict[int, list[list[int]]](list)  # by the data set
         self._epoch: Any = None  # the sampler's iterator
@@ -50,11 +49,11 @@ class RankRecorder(Part):
         """Sees the exchanges of the script, and what its samplers draw."""
         hooks.around(DistributedDataParallel, "__init__", self.exchange.make)
         hooks.around(torch.autograd, "backward", self.exchange.backward)
-        for module in (dist, distributed_c10d):
+        for module in (dist, dist.distributed_c10d):
             for name in hooks.TABLES["collectives"]["names"]:
                 hooks.around(module, name, functools.partial(self._collective, name))
         hooks.around(DistributedDataParallel, "_sync_buffers", functools.partial(self._collective, BUFFERS))
-        hooks.around(resolve_name(hooks.ITERATOR), "_next_index", self._next_index)
+        hooks.wrap(f"{hooks.ITERATOR}._next_index", self._next_index)
 
     def _collective(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
         is_trainer = threading.current_thread() is self.thread
@@ -116,8 +115,8 @@ class RankRecorder(Part):
             if number == LIMIT.skipped:  # what one rank did before, and others waited for, explains no step
                 self.sampler.times.clear()
                 self._collectives = {key: Exchange(*key) for key in self._collectives}
-            if self.rank is not None and len(self._seen.steps) < LIMIT.kept:
-                self._seen.steps.append(self._step(number, step, exchange, self._elements // len(steps)))
+            if self.rank is not None and len(self._steps) < LIMIT.kept:
+                self._steps.append((number, step, exchange, self._elements // len(steps)))
         self._elements = 0
 
     def _step(self, number: int, step: ScriptStep, exchange: StepExchange, elements: int) -> StepOfRank:
@@ -139,6 +138,7 @@ class RankRecorder(Part):
         return structs.replace(
             self._seen,
             rank=self.rank,
+            steps=[self._step(*noted) for noted in list(self._steps)],
             exchanges=list(self._collectives.values()),
             loader=self._loader(),
             ddps=list(self.exchange.ddps()),
@@ -166,7 +166,6 @@ class RankRecorder(Part):
         if loader is None:
             return None
         sampler, batches = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
-        knows = ("num_replicas", "num_processes", "world_size")
         samplers = (sampler, batches, getattr(batches, "sampler", None))
         is_random = isinstance(sampler, torch.utils.data.RandomSampler)
         rows = drawn = None
@@ -178,7 +177,7 @@ class RankRecorder(Part):
             workers=getattr(loader, "num_workers", 0),
             rows=rows,
             drawn=drawn,
-            is_divided=any(hasattr(each, name) for each in samplers for name in knows),
+            is_divided=any(hasattr(each, name) for each in samplers for name in LIMIT.knows_ranks),
             is_shuffled=is_random or bool(getattr(sampler, "shuffle", False)),
             epochs=self._epochs.get(id(getattr(loader, "dataset", None)), []),
         )

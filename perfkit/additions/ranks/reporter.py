@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from pkgutil import resolve_name
 from typing import Any
 
 import msgspec
+import torch.distributed as dist
 from msgspec import structs
 
 from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, Message, Stack, State
@@ -37,8 +37,7 @@ class OtherNodes:
                 if not (address and port):  # the ranks have met elsewhere, and the training waits here
                     raise ValueError("MASTER_ADDR and MASTER_PORT are not set")
                 # A line of our own: what waits for something on the script's would hold this one up.
-                store = resolve_name("torch.distributed.TCPStore")
-                self._store = store(address, int(port), wait_for_workers=False, timeout=_FAR)
+                self._store = dist.TCPStore(address, int(port), wait_for_workers=False, timeout=_FAR)  # type: ignore[attr-defined]
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -75,9 +74,8 @@ class OtherNodes:
 
 def pause_s(looks: int, spent_s: float) -> float:
     """Seconds until the next look, if so many took a thread so much CPU time: it has its share of a core."""
-    if looks < LIMIT.first_looks:
-        return float(LIMIT.look_s)
-    return float(min(max(LIMIT.look_s, spent_s / looks / LIMIT.of_looks), LIMIT.longest_look_s))
+    affordable_s = spent_s / looks / LIMIT.of_looks if looks >= LIMIT.first_looks else 0.0
+    return float(min(max(LIMIT.look_s, affordable_s), LIMIT.longest_look_s))
 
 
 class RankReporter:
@@ -131,8 +129,7 @@ class RankReporter:
             Stack(part, [f"{spot.file}:{spot.line}" for spot in stack], seconds)
             for (part, stack), seconds in dict(recorder.sampler.times).items()
         ]
-        frame = sys._current_frames().get(recorder.thread.ident or 0)
-        at = list(recorder.sampler.lines(frame))
+        at = list(recorder.sampler.lines(sys._current_frames().get(recorder.thread.ident or 0)))
         return structs.replace(recorder.snapshot(), stacks=stacks, at=at)
 
     def end(self, failure: str = "") -> None:

@@ -20,8 +20,7 @@ from perfkit.results import Estimate, stats
 from perfkit.show import units
 from perfkit.studies.sources import Progress
 
-Regime = Literal["strong", "weak", "neither"]
-"""Strong: the global batch is kept, so a rank's becomes smaller; weak: a rank's batch is kept."""
+Regime = Literal["strong", "weak", "neither"]  # what is kept: the global batch, that of a rank, or neither
 BUDGET_S = 30.0  # seconds for which each number of ranks is watched
 LAUNCHES = 3  # in so many launches, which take turns
 LOSSES = ("exposed communication", "waiting for slower ranks", "loading", "slower computing")

@@ -221,19 +221,16 @@ def of_all(told: Sequence[Behaviour]) -> Behaviour:
     busiest = max(told, key=lambda each: each.marked)
     count = min(len(each.loaded) for each in told)
 
-    def by_step(name: str) -> list[tuple[float, ...]]:
-        """Of all ranks, as far as all of them have come."""
+    def steps(name: str) -> list[tuple[float, ...]]:  # of all ranks, as far as all of them have come
         return list(zip(*(getattr(each, name) for each in told), strict=False))
 
-    changes: dict[str, Any] = {
-        name: list(map(sum, by_step(name))) for name in ("loaded", "trained", "values")
-    }
+    changes: dict[str, Any] = {name: list(map(sum, steps(name))) for name in ("loaded", "trained", "values")}
     for name in ("backwards", "weight", "reached"):
         changes[name] = getattr(busiest, name)[:count]
     for name in ("evaluations", "checkpoints", "replaced"):
         changes[name] = sorted(set().union(*(getattr(each, name) for each in told)))
-    order = [float(hash(values)) for values in by_step("batches")]
-    return structs.replace(busiest, **changes, batches=order, losses=list(map(fmean, by_step("losses"))))
+    order = [float(hash(values)) for values in steps("batches")]
+    return structs.replace(busiest, **changes, batches=order, losses=list(map(fmean, steps("losses"))))
 
 
 @dataclass

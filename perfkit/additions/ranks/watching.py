@@ -61,14 +61,13 @@ class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
     def sections(self) -> list[Content]:
         """All of it, for people."""
         contents: list[Content] = [self.first_sentence]
-        seen = str(report.WORDS.seen(self))
         if self.mechanisms:
             contents.append(checks("Set from outside", self.mechanisms))
         if self.lateness:
             contents.append(Section("The ranks", [report.ranks_table(self.lateness)]))
         contents.append(Section("What to try", [advice_table(self.findings, "about")]))
         contents.append(Section("What they exchange", [report.exchanges_table(self.states)]))
-        contents.append(Section("Details", [clean(self.command), seen]))
+        contents.append(Section("Details", [clean(self.command), str(report.WORDS.seen(self))]))
         return contents + warned(self.warnings, self.printed)
 
 

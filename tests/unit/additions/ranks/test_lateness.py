@@ -522,3 +522,22 @@ def test_a_rank_that_reads_for_all_is_told_what_its_data_set_can_do(rows, change
     late.steps = [step(n, 0.3, 1.0, own=0.6) for n in range(1, 21)]
     late.loader = loader
     assert change in found([waits, late])["reads_for_all"].change
+
+
+def test_a_rank_whose_batches_have_run_out_is_said_to_be_behind_and_its_steps_are_not_compared():
+    """Within `model.join()` it takes part in the exchanges of the others, without steps of its own."""
+    ahead, behind = ranks(0.5, 0.5, steps=60)
+    behind = msgspec.structs.replace(behind, count=20, steps=behind.steps[:20])
+    ahead.weights, behind.weights = {0: 1, 3: 1, 20: 1, 100: 5}, {0: 1, 3: 1, 20: 1, 100: 6}
+    told = found([ahead, behind])
+    assert list(told) == ["uneven_batches"]
+    assert "rank 1 has taken 20 steps and rank 0 60" in told["uneven_batches"].evidence
+    assert told["uneven_batches"].share == pytest.approx(1 / 3)
+    assert lateness([ahead, behind]) is None
+
+
+def test_ranks_that_are_asked_at_other_moments_are_not_apart():
+    ahead, behind = ranks(0.8, 0.8, steps=60)
+    behind = msgspec.structs.replace(behind, count=57, steps=behind.steps[:57])
+    assert lateness([ahead, behind]).steps == 54
+    assert "uneven_batches" not in found([ahead, behind])

@@ -23,7 +23,7 @@ def recorder(parameters=()):
         steps=SimpleNamespace(count=0), parameters=lambda: list(parameters), note_call=lambda role: None
     )
     noted._seen = SimpleNamespace(rows={}, weights={})
-    noted._elements, noted.world = 0, 1
+    noted._elements, noted.world, noted._steps = 0, 1, []
     return noted
 
 
@@ -180,3 +180,18 @@ def test_a_rank_trains_on_the_rows_that_its_model_is_given_where_it_reads_those_
     noted.world = world
     step = ScriptStep(seconds=1.0, samples=loaded, forward_samples=fed)
     assert noted._step(9, step, StepExchange(), 8).samples == samples
+
+
+def test_steps_are_noted_as_they_are_and_told_once_they_are_asked_for():
+    """Whatever can be done later is not done in a step."""
+    noted = collecting()
+    noted.exchange = SimpleNamespace(end_step=lambda count: StepExchange(exposed=0.25))
+    noted.rank = 1
+    step = ScriptStep(seconds=1.0, samples=8)
+    step.spent |= {"backward": 0.5}
+    noted.script.steps.count = 9
+    noted.on_steps([step])
+    ((number, seen, exchange, elements),) = noted._steps
+    assert (number, seen, elements) == (9, step, 0)
+    told = noted._step(number, seen, exchange, elements)
+    assert (told.number, told.samples, told.parts[2], told.parts[-1]) == (9, 8, 0.25, 0.25)
