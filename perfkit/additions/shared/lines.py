@@ -270,16 +270,21 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
             groups[stack[depth][:2]][part, stack] = seconds
     for (file, line), group in groups.items():
         total = sum(group.values())
-        deeper = defaultdict[Spot, float](float)
+        inner = defaultdict[tuple[str, int], float](float)
         calls = defaultdict[str, float](float)
         for (_, stack), seconds in group.items():
             calls[stack[-1].calls] += seconds
-            if len(stack) > depth + 1:
-                deeper[stack[depth + 1]._replace(calls="")] += seconds
+            for place in dict.fromkeys(spot[:2] for spot in stack[depth + 1 :]):
+                inner[place] += seconds
         if total < least:
             continue
-        if max(deeper.values(), default=0.0) >= _MOST * total or (deeper and (file, line) in loops):
-            yield from _below(group, depth + 1, least, loops)
+        most = max(inner, key=inner.__getitem__, default=("", 0))
+        if inner and (inner[most] >= _MOST * total or (file, line) in loops):
+            nearer: Times = defaultdict(float)  # without the lines between, whichever of them call that one
+            for (part, stack), seconds in group.items():
+                at = [n for n in range(depth + 1, len(stack)) if stack[n][:2] == most] or [depth + 1]
+                nearer[part, stack[: depth + 1] + stack[at[0] :]] += seconds
+            yield from _below(nearer, depth + 1, least, loops)
         else:
             names = [name for name in sorted(calls, key=calls.__getitem__, reverse=True) if name]
             part = next(iter(group))[0]

@@ -41,6 +41,19 @@ def test_a_line_that_only_calls_gives_way_to_what_has_most_of_it_else_it_is_name
     assert named(spread) == [("own code", "train.py:50", 3.0, [])]
 
 
+def test_a_line_that_has_most_of_the_time_is_named_whichever_lines_call_it():
+    """Three layers of one class, of which each takes a third."""
+    norm, product = (
+        Spot("train.py", 32, "Layer.forward"),
+        Spot("train.py", 33, "Layer.forward", "Linear.forward"),
+    )
+    times = {}
+    for at in (45, 46, 47):
+        layer = MAIN, Spot("train.py", 60, "main"), Spot("train.py", at, "Net.forward")
+        times |= {("forward", (*layer, norm)): 0.3, ("forward", (*layer, product)): 0.03}
+    assert named(times)[0] == ("forward", "train.py:32", 0.9, [])
+
+
 def test_a_tokenizer_in_a_second_file_is_named_at_the_line_that_has_most_of_it():
     """Its lines share the time, so none of them is named, nor the data set's, which only calls."""
     item, call = Spot("data.py", 20, "Texts.__getitem__"), Spot("tokenizer.py", 23, "Tokenizer.__call__")
