@@ -31,6 +31,7 @@ class RunAccount(Part):
         self._imported_at = time.time()
         self._fetching_since: float | None = None
         self._evaluating_since: float | None = None
+        self._has_evaluated = False  # a model has been set to, and none has trained since
         self._bytes_before = self._evaluation_bytes = 0
         self._process = psutil.Process()
 
@@ -49,6 +50,14 @@ class RunAccount(Part):
     def on_fetch(self) -> None:
         self._fetching_since = self._fetching_since or clock()
 
+    def on_mode(self, trains: bool) -> None:
+        if not trains:
+            self._script.note_call("eval mode")
+            self.on_evaluation()
+        elif self._has_evaluated:
+            self._script.steps.now.marks.add("evaluation")
+        self._has_evaluated = not trains
+
     def on_evaluation(self) -> None:
         now = self._process.memory_info().rss if self._is_open and self._sees_memory else 0
         if self._evaluating_since is None:
@@ -64,6 +73,7 @@ class RunAccount(Part):
             known = spent["checkpoint"] + spent["start"] + spent["evaluated"]
             spent["evaluated"] += max(0.0, clock() - self._evaluating_since - known)
         self._fetching_since = self._evaluating_since = None
+        self._has_evaluated = False
 
     def on_end(self) -> None:
         self.on_training()

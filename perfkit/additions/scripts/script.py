@@ -123,6 +123,7 @@ class Part:
 
     def on_fetch(self) -> None: ...  # a loader begins an epoch, or is asked for a batch
     def on_evaluation(self) -> None: ...  # a model that does not train is called, or a batch has no gradients
+    def on_mode(self, trains: bool) -> None: ...  # that of a model that trains is set, by `train` or `eval`
     def on_training(self) -> None: ...  # a forward or backward pass of the training begins
     def on_input(self, given: Any) -> None: ...  # a model is called, the first time since a backward pass
     def on_graph(self, roots: Any) -> None: ...  # any backward pass begins, from these tensors

@@ -81,6 +81,11 @@ class Models(Part):
             plain(model, *args, **kwargs)
         self._adopt(model)
 
+    def _set_mode(self, plain: Any, model: Any, mode: bool = True) -> Any:
+        if any(model is known for known in self._script.model):
+            self._script.tell(Part.on_mode, mode)
+        return plain(model, mode)
+
     def _enter_autocast(self, plain: Any, autocast: Any) -> Any:
         if autocast._enabled and torch.is_grad_enabled():
             self._script.autocast = autocast.fast_dtype

@@ -11,8 +11,9 @@ def _outside(seen: Symptoms) -> Found:
     with_gradients = seen.site("evaluation with gradients")
     share = run.running(EVALUATION)
     if share >= LEAST:
+        where = seen.site("evaluation") or with_gradients or seen.site("eval mode")
         cause = "evaluation" if run.evaluations <= run.steps / 2 else "frozen_model"
-        yield _CAUSES.found(cause, seen.site("evaluation") or with_gradients, share, seen=seen)
+        yield _CAUSES.found(cause, where, share, seen=seen)
     share = run.running(EPOCHS)
     if len(run.epochs) > 1 and share >= LEAST:
         cause = "workers_restart" if data and data.workers and not data.keeps_workers else "epochs_start"

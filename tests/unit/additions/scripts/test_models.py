@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Part, Script
 from perfkit.additions.scripts.training import Models
 
@@ -86,6 +87,25 @@ def test_acting_without_gradients_between_steps_is_no_evaluation(script):
         return policy(acted).sum()
 
     assert in_training(script, train(script, loss))
+
+
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_an_evaluation_may_call_a_model_by_other_names_than_forward(script, evaluates):
+    """Acting with a model that trains on is none."""
+    model = nn.Linear(2, 2)
+    script.settings["observers"] = []
+    script.set_parts(*script.parts, RunAccount(script))
+    models = script.parts[1]
+    train(script, lambda: model(ROWS).sum())
+    if evaluates:
+        models._set_mode(nn.Module.train, model, False)
+    with torch.no_grad():
+        decoded = model.weight @ ROWS.T if evaluates else model(ROWS)
+    models._set_mode(nn.Module.train, model)
+    (step,) = train(script, lambda: model(ROWS).sum(), steps=1)
+    assert len(decoded) and model.training
+    assert ("evaluation" in step.marks, "evaluated" in step.spent) == (evaluates, True)
+    assert bool(script.sites["eval mode"]) == evaluates
 
 
 def test_outputs_that_keep_their_graphs_and_are_not_trained_on_are_an_evaluation(script):
