@@ -1,7 +1,7 @@
 """What is avoidable in a script, the largest first, and which switches to try, with their bounds."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -64,9 +64,7 @@ class Switches:
         """A step whose batch is there at once; on a GPU the wait may hide work that remains."""
         return max(self.steps.step_s * (1 - self.steps.waiting), 1e-9)
 
-    def idea(
-        self, title: str, why: str, settings: Mapping[str, Value], left_s: float | None = None
-    ) -> Iterator[Finding]:
+    def idea(self, title: str, why: str, settings: Mapping[str, Value], left_s: float | None = None) -> Found:
         """A switch, if the first can be set, and gains: a step takes `left_s` at least, if that is known."""
         first = next(iter(settings))
         gain = self.steps.step_s / left_s if left_s else None

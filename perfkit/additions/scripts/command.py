@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from perfkit import registry
-from perfkit.additions.scripts import watching
-from perfkit.additions.scripts.watched import Launch
+from perfkit.additions.scripts import watched, watching
 from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
 
@@ -51,7 +50,7 @@ def watch(
     if settings:
         what = "--set is for launches of several ranks, and a script is watched as it is"
         raise InvalidValue(what, f"Compare it: perfkit referee --set {settings[0]} {program}")
-    launch = Launch(program, tuple(arguments or ()), module)
+    launch = watched.Launch(program, tuple(arguments or ()), module)
     seconds = budget + (2 * watching.TRY_S if tries else 0.0)
     duration = "until its end" if whole else f"about {seconds:.0f} s once it trains"
     typer.echo(f"{launch.describe()}: {duration}", err=True)

@@ -73,10 +73,7 @@ def listen(part: Any, name: str) -> None:
 
 
 class ModuleCalls:
-    """Calls of modules, as a script makes them: at `_compiled_call_impl`, where torch looks first.
-
-    A module stays as it is. A patched `Module.__call__`, or a function, would be traced by `torch.compile`.
-    """
+    """Calls of modules, where torch looks first: `torch.compile` would trace a patched `Module.__call__`."""
 
     def __init__(self, unknown: Callable[..., Any]) -> None:
         self._unknown = unknown

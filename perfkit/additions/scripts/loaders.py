@@ -19,8 +19,7 @@ import numpy
 import torch
 from torch.utils import data
 
-from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.batches import BatchLedger
+from perfkit.additions.scripts import batches, hooks
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Part, Script
 from perfkit.additions.shared.clock import clock, own_time
@@ -169,7 +168,7 @@ class Loaders(Part):
         self._is_fetching = False
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
-        self._ledger = BatchLedger()
+        self._ledger = batches.BatchLedger()
         hooks.listen(self, "loaders")
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

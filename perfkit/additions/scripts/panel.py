@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfkit import machine, registry
-from perfkit.additions.scripts import study
-from perfkit.additions.scripts.messages import SETTABLE
+from perfkit.additions.scripts import messages, study
 from perfkit.additions.scripts.watched import Launch
 from perfkit.additions.scripts.watching import BUDGET_S, watch_script
 from perfkit.errors import InvalidValue
@@ -43,7 +42,7 @@ class ScriptPanel(Panel):
         self.plan = self._planned_now()
         self._edit: list[Content] = []
         self._seen: list[Section] = []
-        self._controls = Controls(SETTABLE, self._change)
+        self._controls = Controls(messages.SETTABLE, self._change)
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"
         self.buttons = [

@@ -1,8 +1,4 @@
-"""What a script can be asked, in its own process: at the end of every step it answers the parent's questions.
-
-A method of `Questions` is a question, answered at once or by a procedure, which is sent the script's steps
-(`worker.procedure`). While one wants steps the script goes on; otherwise it waits here, in its own thread.
-"""
+"""What a script can be asked at the end of a step: a method of `Questions`, which may want further steps."""
 
 import atexit
 import contextlib
@@ -25,16 +21,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
 from perfkit.additions.guard.outputs import Outputs, Write
-from perfkit.additions.scripts import evidence, hooks, messages
+from perfkit.additions.scripts import evidence, hooks, messages, run_account
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
-from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.shared.clock import clock
 from perfkit.errors import RunFailed, TrainingEnded, TrainingRaised
-from perfkit.process import Answer
-from perfkit.process.failures import explain
-from perfkit.process.zygote import die_with_parent
+from perfkit.process import Answer, failures, zygote
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.registry import load
 from perfkit.show import units
@@ -72,7 +65,7 @@ class Questions(Procedures, Part):
         script.set_process()
         self.loaders, self._models = Loaders(script), Models(script)
         hooks.listen(self.loaders, "samples")
-        self.inquiry, self.run_account = evidence.Inquiry(script), RunAccount(script)
+        self.inquiry, self.run_account = evidence.Inquiry(script), run_account.RunAccount(script)
         hooks.wrap("torch.save", functools.partial(_save, script))
         own = (self.loaders, self._models, Updates(script), self.inquiry, self.run_account)
         self.observers: dict[str, Part] = {place: load(place)(script) for place in settings["observers"]}
@@ -80,7 +73,7 @@ class Questions(Procedures, Part):
         hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
         if sys.platform == "linux":  # also while they are suspended
-            die_with_parent()
+            zygote.die_with_parent()
             os.register_at_fork(after_in_child=_end_with_the_main_thread)
         atexit.register(self._ended)
 
@@ -273,7 +266,7 @@ class Questions(Procedures, Part):
         show(kind, problem, trace)
         if self.line.closed:
             return
-        failure = explain(problem)
+        failure = failures.explain(problem)
         count = self._script.steps.count
         when = f"after {count} steps" if count else "before its second step"
         failure.what = f"{self._program} ended {when}: {failure.what}"
@@ -301,7 +294,7 @@ _MAIN_THREAD = threading.main_thread().ident
 def _end_with_the_main_thread() -> None:
     """What the main thread forks ends with it; what another thread forks may outlive that thread."""
     if threading.get_ident() == _MAIN_THREAD:  # a child goes on as the thread that forked it
-        die_with_parent()
+        zygote.die_with_parent()
 
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:

@@ -52,10 +52,7 @@ class ScriptStep:
 
 
 class StepDetector:
-    """Counts steps and hands each to a listener at its end.
-
-    A step ends with the last optimizer of a cycle, which the next cycle shows: the first two come together.
-    """
+    """Hands steps to a listener: one ends with the last optimizer of a cycle, which the next cycle shows."""
 
     def __init__(self, listener: Callable[[list[ScriptStep]], None], usual: int) -> None:
         self._listener = listener

@@ -21,8 +21,7 @@ import psutil
 
 import perfkit
 from perfkit import machine, registry
-from perfkit.additions.guard import landlock
-from perfkit.additions.guard.outputs import fill, unfold
+from perfkit.additions.guard import landlock, outputs
 from perfkit.additions.scripts import entry
 from perfkit.additions.scripts.messages import TEXTS, ScriptFacts, failed
 from perfkit.errors import InvalidValue, RunFailed, one_of
@@ -190,11 +189,11 @@ class WatchedScript(Conversation):
             files.setdefault(real, script.read_bytes())
         places = {str(path): self._place(path) for each in known for path in (each, each.resolve())}
         for place in places.values():
-            unfold(self._mirror, place)
-            fill(self._mirror, place)
+            outputs.unfold(self._mirror, place)
+            outputs.fill(self._mirror, place)
         for path, data in files.items():
             copy = Path(self._place(path))
-            unfold(self._mirror, str(copy.parent))
+            outputs.unfold(self._mirror, str(copy.parent))
             copy.unlink(missing_ok=True)
             copy.write_bytes(data)
         for place in places.values():

@@ -11,10 +11,8 @@ import numpy as np
 from perfkit import machine
 from perfkit.additions.advice.finding import Finding, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
-from perfkit.additions.scripts import advice, messages, report
-from perfkit.additions.scripts.advice import Switches
+from perfkit.additions.scripts import advice, messages, report, study
 from perfkit.additions.scripts.messages import Account, Evidence, Growth, Observation, ScriptFacts, Symptoms
-from perfkit.additions.scripts.study import UNCHANGED, ScriptSession, ScriptStarter, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.shared.looking import new_trace
 from perfkit.additions.shared.memory import Memory
@@ -63,7 +61,7 @@ def watch_script(
 ) -> Watched:
     """Watches some plain steps of a script, fewer if they take longer than a fifth of the budget."""
     progress = progress or Progress()
-    with script_plan(ScriptStarter(launch)).open(progress) as session:
+    with study.script_plan(study.ScriptStarter(launch)).open(progress) as session:
         with progress.part(0, 2 if tries else 1):
             script = session.take()
             answers = asked(script, budget_s, progress, after, whole)
@@ -77,7 +75,7 @@ def watch_script(
             return _tried(session, result)
 
 
-def _tried(session: ScriptSession, result: Watched) -> Watched:
+def _tried(session: study.ScriptSession, result: Watched) -> Watched:
     """The result, with what the best suggestions gave in turn with the script as it is, or why not."""
     best = result.suggestions[: LIMIT.tried]
     side_s = result.script.startup_s + LIMIT.tried_steps * result.seen.step_s
@@ -86,7 +84,7 @@ def _tried(session: ScriptSession, result: Watched) -> Watched:
         warnings = [*result.warnings, f"nothing was tried, as {why}"]
         return msgspec.structs.replace(result, warnings=warnings)
     source, base = session.source, session.source.baseline()
-    recipes = [(UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
+    recipes = [(study.UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
     rule = replace(source.plan.rule, budget=Budget(TRY_S), cached=0)
     plain, *runs = session.measure(staging.recipe_stages(recipes, source.target), rule)
     problems = [f"trying switches ended early: {session.stopped}"] if session.stopped else []
@@ -182,7 +180,9 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
     plain, account, facts = answers.plain, answers.account, answers.facts
     # Other programs come and go: while they take the cores, steps get slower by themselves.
     trend, growing = (None, "") if answers.taken > CLEAN else trend_of(account)
-    symptoms = Symptoms(
+    last = account.last if answers.has_ended else 0
+    remarks = str(report.SENTENCES.remarks(last, answers.missing, plain.step_s, answers.taken)).split("|")
+    seen = Watched(
         script=facts,
         run=account,
         evidence=msgspec.structs.replace(looked, denormal=max(looked.denormal, answers.denormal)),
@@ -193,24 +193,22 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
         memory=answers.memory,
         printed=warnings_of(answers.script.written("err")),
         is_disturbed=answers.taken > CLEAN,
-    )
-    speed = plain.step_s / looked.step_s if looked.one_thread else 0.0
-    findings = advice.findings(symptoms)
-    seen = Switches(symptoms, target, plain, speed if speed >= LIMIT.least_faster else None)
-    last = account.last if answers.has_ended else 0
-    remarks = str(report.SENTENCES.remarks(last, answers.missing, plain.step_s, answers.taken)).split("|")
-    return Watched(
-        **msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(account, plain=[])},
         command=command,
         seen=msgspec.structs.replace(plain, ended=answers.has_ended),
-        step=looked.of_step if looked.steps and facts.device != "cpu" else account.of_step,
-        findings=findings,
+        step=looked.of_step if looked.steps and facts.device == "cpu" else account.of_step,
+        findings=[],
         peak=answers.peak,
         syncs=answers.syncs,
         trace=answers.trace,
-        suggestions=advice.suggest(seen, {each.cause for each in findings}),
+        suggestions=[],
         warnings=[*facts.notes, *[remark.strip() for remark in remarks if remark.strip()]],
     )
+    speed = plain.step_s / looked.step_s if looked.one_thread else 0.0
+    findings = advice.findings(seen)
+    known = advice.Switches(seen, target, plain, speed if speed >= LIMIT.least_faster else None)
+    suggestions = advice.suggest(known, {each.cause for each in findings})
+    run = msgspec.structs.replace(account, plain=[])
+    return msgspec.structs.replace(seen, run=run, findings=findings, suggestions=suggestions)
 
 
 def trend_of(account: Account) -> tuple[Trend | None, str]:

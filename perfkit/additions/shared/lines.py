@@ -20,7 +20,6 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 import msgspec
-from msgspec import structs
 
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.process.failures import is_users
@@ -255,7 +254,7 @@ def merged(found: Iterable[Line]) -> list[Line]:
     for line in found:
         place = line.part, line.file, line.line
         before = by_place[place].seconds if place in by_place else 0.0
-        by_place[place] = structs.replace(line, seconds=before + line.seconds)
+        by_place[place] = msgspec.structs.replace(line, seconds=before + line.seconds)
     return sorted(by_place.values(), key=lambda line: -line.seconds)
 
 
