@@ -160,7 +160,7 @@ def _collections(script: Script, part_now: Callable[[], str], seconds: dict[str,
         now = tell() - script.steps.now.spent["start"]  # a loader that is collected ends its workers
         if phase == "start":
             began = now
-        elif part_now() not in NOT_STEPS:
+        elif part_now() not in (*NOT_STEPS, _LOOKS):
             took = now - began
             place = script.call_under_way("collection").place if took > LIMIT.long_s else ""
             seconds[place] += took

@@ -1,7 +1,9 @@
 """What is said of a script follows from what was measured, and no bound is given where none holds."""
 
+import gc
 import io
 import sqlite3
+from collections import defaultdict
 from types import SimpleNamespace
 
 import msgspec
@@ -319,6 +321,18 @@ def test_rows_that_are_fetched_one_by_one_are_not_a_slow_line_as_well():
     parts = {"sampler": 0.1, "data set": 0.3, "forward": 0.6}
     (found,) = findings(seen(parts=parts, lines=[line], loading=loading, data=data))
     assert found.cause == "rows_one_by_one"
+
+
+@pytest.mark.parametrize(("part", "counts"), [(OWN, True), ("looks", False), (EVALUATION, False)])
+def test_garbage_of_a_look_at_the_graph_is_not_that_of_the_script(part, counts):
+    script = SimpleNamespace(
+        steps=SimpleNamespace(now=SimpleNamespace(spent={"start": 0.0})),
+        call_under_way=lambda role: Site(role, [Frame("/home/me/train.py", 7, 7, 0, 9)]),
+    )
+    seconds = defaultdict(float)
+    with evidence._collections(script, lambda: part, seconds):
+        gc.collect()
+    assert (sum(seconds.values()) > 0) == counts
 
 
 def test_what_a_policy_computes_in_a_step_is_not_an_evaluation():

@@ -232,6 +232,17 @@ def test_switches_that_did_not_help_or_of_which_nothing_tells_are_named_below_th
     assert how == "To measure a switch: perfkit referee SCRIPT --set amp=bf16 -- ARGS"
 
 
+def test_a_switch_that_a_cause_advises_is_not_said_to_be_one_of_which_nothing_tells():
+    workers = msgspec.structs.replace(AMP, cause="Loader workers", change="workers=1")
+    loads = Finding("loading_line", "45% is `load()`", "move it into loader workers", "data.py:9", share=0.45)
+    compiled = msgspec.structs.replace(AMP, cause="torch.compile", change="compile=on")
+    said = str(report.SENTENCES.switches([loads, AMP, workers, compiled], []))
+    assert "whether these would help: amp=bf16; compile=on." in said
+    assert "whether these would help: amp=bf16; workers=1." in str(
+        report.SENTENCES.switches([AMP, workers], [])
+    )
+
+
 def test_what_was_measured_of_a_switch_is_said_of_steps_and_not_of_the_run():
     measured = msgspec.structs.replace(AMP, measured=Ratio(1.2, 1.1, 1.3, "faster"))
     assert "Steps with it: 1.2" in str(report.SENTENCES.first(seen(), measured))
