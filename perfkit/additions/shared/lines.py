@@ -105,6 +105,9 @@ class Sampler:
         def look(_number: int, frame: FrameType | None) -> None:
             nonlocal before, used_s
             self._now = _newest_dump(dumps)
+            if not signal.getitimer(signal.ITIMER_PROF)[0]:  # it goes off once: a second one would interrupt
+                signal.siginterrupt(signal.SIGPROF, False)
+                signal.setitimer(signal.ITIMER_PROF, EVERY_S)
             used_before_s, used_s = used_s, time.thread_time()
             is_waiting = used_s - used_before_s < EVERY_S / 2  # since the last alarm
             if frame is not None and (self._now or is_waiting):  # else the next look knows the line
@@ -114,12 +117,12 @@ class Sampler:
             look = sys.modules["torch"].compiler.disable(look)
         signal.signal(signal.SIGALRM, look)
         signal.siginterrupt(signal.SIGALRM, False)
-        # Else the alarm would kill the process when Python, at exit, has released `look`.
-        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # it would kill a process without `look`
         signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
         signal.signal(signal.SIGPROF, signal.SIG_IGN)  # what comes late must not end the process
-        faulthandler.register(signal.SIGPROF, dumped, all_threads=False)
-        signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
+        faulthandler.register(signal.SIGPROF, dumped, all_threads=False, chain=True)  # else it sets errno
+        signal.siginterrupt(signal.SIGPROF, False)
+        signal.setitimer(signal.ITIMER_PROF, EVERY_S)
         try:
             yield
         finally:
@@ -211,7 +214,7 @@ class Sampler:
 def _newest_dump(file: int) -> dict[tuple[str, str], int]:
     """The lines under way, by file and function: an alarm is handled after a call or a turn of a loop."""
     newest = b""
-    with contextlib.suppress(BlockingIOError):
+    with contextlib.suppress(OSError):  # there was none
         newest = os.read(file, 1 << 16).rpartition(b" call first)")[2]
     found = re.findall(r'File "(.*)", line (\d+) in (.*)', newest.decode(errors="replace"))
     return {(name, function): int(line) for name, line, function in reversed(found)}

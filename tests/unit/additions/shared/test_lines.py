@@ -1,5 +1,7 @@
 """Which line is named: the innermost that has most of what it is called in, never a loop around all parts."""
 
+import ctypes
+import errno
 import hashlib
 import io
 import os
@@ -153,6 +155,36 @@ def sampler_stack(thread, under_way):
     sampler = Sampler(lambda: "")
     sampler._now = under_way
     return sampler._stack(sys._current_frames()[thread.ident]) or (Spot("", 0, ""),)
+
+
+def test_the_error_of_a_call_is_not_changed_while_lines_are_written():
+    """A script whose file is missing would be told of error 0."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Sampler(lambda: "").running():
+        ctypes.set_errno(errno.ENOENT)
+        libc["raise"](signal.SIGPROF)
+        assert ctypes.get_errno() == errno.ENOENT
+
+
+def test_a_call_that_waits_goes_on_while_lines_are_written():
+    """A library in C may take an interrupted read for a failure."""
+    libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)
+    reads, writes = os.pipe()
+    main = threading.get_ident()
+
+    def disturb():
+        time.sleep(0.1)
+        signal.pthread_kill(main, signal.SIGPROF)
+        time.sleep(0.1)
+        os.write(writes, b"x")
+
+    thread = threading.Thread(target=disturb)
+    with Sampler(lambda: "").running():
+        thread.start()
+        assert (libc.read(reads, buffer, 1), buffer.raw) == (1, b"x")
+    thread.join()
+    os.close(reads)
+    os.close(writes)
 
 
 def test_nothing_is_left_of_an_alarm_that_could_end_the_process():
