@@ -40,11 +40,11 @@ class Watched(Symptoms, frozen=True, kw_only=True):
     command: str
     seen: Observation
     step: dict[str, float]
-    findings: list[Finding]
+    findings: list[Finding] = msgspec.field(default_factory=list)
     peak: Peak
     syncs: SyncReport | None
     trace: str | None
-    suggestions: list[Finding]
+    suggestions: list[Finding] = msgspec.field(default_factory=list)
     warnings: list[str]
 
     def sections(self) -> list[Content]:
@@ -196,11 +196,9 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
         command=command,
         seen=msgspec.structs.replace(plain, ended=answers.has_ended),
         step=looked.of_step if looked.steps and facts.device == "cpu" else account.of_step,
-        findings=[],
         peak=answers.peak,
         syncs=answers.syncs,
         trace=answers.trace,
-        suggestions=[],
         warnings=[*facts.notes, *[remark.strip() for remark in remarks if remark.strip()]],
     )
     speed = plain.step_s / looked.step_s if looked.one_thread else 0.0
