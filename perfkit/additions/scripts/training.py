@@ -82,7 +82,7 @@ class Models(Part):
         self._adopt(model)
 
     def _set_mode(self, plain: Any, model: Any, mode: bool = True) -> Any:
-        if any(model is known for known in self._script.model):
+        if hooks.CALL in model.__dict__:  # one that the script calls; layers are set one by one
             self._script.tell(Part.on_mode, mode)
         return plain(model, mode)
 
