@@ -16,6 +16,9 @@ from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
 
+_KEPT = "predict for a kept global batch, or for a kept batch of each rank"
+_SECONDS = "seconds of training for each number of ranks, in three launches"
+
 
 def watch_ranks(
     command: Sequence[str],
@@ -48,15 +51,8 @@ def scale(
     *,
     module: Module = False,
     ranks: Annotated[str, typer.Option(help="numbers of ranks, two or more")] = "1,2",
-    strong: Annotated[
-        bool | None,
-        typer.Option(
-            "--strong/--weak", help="predict for a kept global batch, or for a kept batch of each rank"
-        ),
-    ] = None,
-    budget: Annotated[
-        float, typer.Option(min=3, help="seconds of training for each number of ranks, in three launches")
-    ] = scaling.BUDGET_S,
+    strong: Annotated[bool | None, typer.Option("--strong/--weak", help=_KEPT)] = None,
+    budget: Annotated[float, typer.Option(min=3, help=_SECONDS)] = scaling.BUDGET_S,
     out: Annotated[Path | None, typer.Option("-o", metavar="FILE.png", help="write the picture here")] = None,
 ) -> None:
     """Are more GPUs worth it? Trains your script with each number of ranks, started by torchrun in turn.

@@ -135,15 +135,12 @@ class SeenDdp:
 
 
 class DdpExchange:
-    """What the exchange of each model's gradients takes, as torch has timed it.
-
-    Only the thread that trains asks torch: another one would wait there while gradients are exchanged.
-    """
+    """What the exchange of each model's gradients takes, as torch has timed it."""
 
     def __init__(self, script: Script, sampler: Sampler) -> None:
         self._script = script
         self._sampler = sampler
-        self.models = dict[Any, SeenDdp]()
+        self.models = dict[Any, SeenDdp]()  # only the thread that trains asks torch: others would wait there
         self._step = StepExchange()  # of the step under way
         self._last = StepExchange()  # of the last step that was read
         self._usual_backward_s = 0.0

@@ -20,11 +20,7 @@ def place(where: str) -> str:
 
 
 def line_of_difference(late: State, others: Sequence[State], parts: Sequence[str]) -> str:
-    """The line of these parts at which the late rank spends more than the others; empty if there is none.
-
-    It is the outermost that only this rank passes, or else the innermost that explains most of the time. Of
-    several lines that only together explain it, such as those of a loop, it is the one with most.
-    """
+    """The line of these parts at which the late rank spends more than the others; empty if there is none."""
     own = _seconds(late.stacks, parts, late.told)
     rest = [_seconds(other.stacks, parts, other.told) for other in others]
     usual = {line: sum(each.get(line, (0.0, 0))[0] for each in rest) / len(rest) for line in own}
@@ -34,10 +30,10 @@ def line_of_difference(late: State, others: Sequence[State], parts: Sequence[str
     passed = {line for other in others for stack in other.stacks for line in stack.lines}
     alone = {line for line in own if line not in passed}
     if outermost := alone.intersection(telling):
-        return min(outermost, key=lambda line: own[line][1])
+        return min(outermost, key=lambda line: own[line][1])  # of those that only this rank passes
     together = [stack for stack in late.stacks if stack.part in parts and alone.intersection(stack.lines)]
     if telling and sum(stack.seconds for stack in together) >= LIMIT.most_of_line * most * late.told:
-        return max(alone, key=lambda line: own[line][0])
+        return max(alone, key=lambda line: own[line][0])  # only together they explain it, as in a loop
     return max(telling, key=lambda line: own[line][1], default="")
 
 
@@ -66,10 +62,7 @@ def _seconds(stacks: Sequence[Stack], parts: Sequence[str], steps: int) -> dict[
 
 
 def line_of_share(where: str) -> str:
-    """The line that gives each rank its own inputs: on the way to this call, a value that uses the rank.
-
-    Names are followed upwards through the lines of the call's function; empty if none of them uses it.
-    """
+    """The line before a call whose value uses the rank, and gives it its inputs; empty if none does."""
     file, _, number = where.rpartition(":")
     linecache.checkcache(file)  # it may have been edited since
     lines = linecache.getlines(file)[: int(number or 0)]

@@ -30,14 +30,11 @@ from perfkit.process.failures import explain
 
 
 class Joining(Part):
-    """Makes this process a rank once the script has made the group of all ranks, or trains alone without one.
-
-    Where nobody listens, as on another machine, the parts that would be `asked` note nothing.
-    """
+    """Makes this process a rank once the script has made the group of all ranks, or trains without one."""
 
     def __init__(self, script: Script, asked: list[Any], joined: Callable[[Hello, Connection], None]) -> None:
         self._script = script
-        self._asked = asked
+        self._asked = asked  # parts that note nothing where nobody listens, as on another machine
         self._joined = joined
         self._is_needed = True
         for module in (dist, dist.distributed_c10d):

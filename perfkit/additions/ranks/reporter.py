@@ -22,10 +22,7 @@ _FAR = timedelta(seconds=LIMIT.far_s)  # how long to wait for answers from other
 
 
 class OtherNodes:
-    """The ranks of other nodes, which are reached through the store of the launch.
-
-    Where that cannot be reached, the rank goes on without them, and says so: the store ends with its node.
-    """
+    """The ranks of other nodes, which are reached through the store of the launch."""
 
     def __init__(self, recorder: RankRecorder, hello: Hello) -> None:
         self._recorder = recorder
@@ -41,6 +38,7 @@ class OtherNodes:
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
+        """Goes on without them, and says so, where the store is not reached: it ends with its node."""
         try:
             yield
         except (RuntimeError, ValueError) as problem:
@@ -79,14 +77,11 @@ def pause_s(looks: int, spent_s: float) -> float:
 
 
 class RankReporter:
-    """Tells what a recorder has noted, and where the rank was whenever its stack was looked at.
-
-    Two threads say something on the `line` to whoever watches; the one that trains closes it.
-    """
+    """Tells what a recorder has noted, and where the rank was whenever its stack was looked at."""
 
     def __init__(self, recorder: RankRecorder, hello: Hello, line: Connection) -> None:
         self._recorder = recorder
-        self._line = line
+        self._line = line  # two threads say something on it, and the one that trains closes it
         self._sending = threading.Lock()
         self._over = threading.Event()
         self._others = OtherNodes(recorder, hello)

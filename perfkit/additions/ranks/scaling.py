@@ -48,15 +48,12 @@ class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.samples_per_s.value / self.ranks / (base.samples_per_s.value / base.ranks)
 
     def losses(self, base: "ScalingPoint") -> dict[str, float]:
-        """By cause, the share of the perfect rate that is lost; together they are 1 - efficiency.
-
-        A part of a step is compared for one sample. What the measured parts do not explain is computing.
-        """
-        shares = [
+        """By cause, the share of the perfect rate that is lost; together they are 1 - efficiency."""
+        shares = [  # of what one sample takes
             (self.parts[part] / self.batch - base.parts[part] / base.batch) * self.batch / self.step_s
             for part in ("exposed", "unlike", "waiting")
         ]
-        shares.append(1 - self.efficiency(base) - sum(shares))
+        shares.append(1 - self.efficiency(base) - sum(shares))  # what these parts do not explain is computing
         return dict(zip(LOSSES, shares, strict=True))
 
 
@@ -85,14 +82,11 @@ def counts_of(text: str) -> list[int]:
 def scale(
     script: Launch,
     counts: Sequence[int],
-    regime: Regime | None = None,
+    regime: Regime | None = None,  # what is predicted; as the script does it if None
     budget_s: float = BUDGET_S,
     progress: Progress | None = None,
 ) -> Scaling:
-    """Trains a script with each of these numbers of ranks, in turn.
-
-    `regime`: what is predicted; as the script does it if None. Raises `RunFailed` where only one trains.
-    """
+    """Trains a script with each of these numbers of ranks, in turn; `RunFailed` where only one trains."""
     seen, failures = _launched(script, counts, budget_s, progress or Progress())
     measured = [_ranks(count, launches) for count, launches in seen.items() if launches]
     last = measured[-1]
@@ -192,16 +186,12 @@ def ring(ranks: int) -> float:
 
 
 def at_most(last: ScalingPoint, ranks: int, regime: Regime) -> ScalingPoint:
-    """What more ranks could give at most, by what the most ranks that were measured have shown.
-
-    What is done for each sample shrinks with the batch; the optimizer's step stays (Amdahl). The exchange
-    takes its bytes in a ring / the measured bandwidth, and as much of it is hidden. No rank is late.
-    """
+    """What more ranks could give at most, by what the most ranks that were measured have shown."""
     batch = last.batch * last.ranks / ranks if regime == "strong" else last.batch
     parts = {name: seconds * batch / last.batch for name, seconds in last.parts.items()}
-    longer = ring(ranks) / ring(last.ranks)
-    parts["optimizer"] = last.parts["optimizer"]
-    parts["unlike"] = 0.0
+    longer = ring(ranks) / ring(last.ranks)  # the exchange, with the bandwidth that was measured
+    parts["optimizer"] = last.parts["optimizer"]  # it does not shrink with the batch (Amdahl)
+    parts["unlike"] = 0.0  # no rank is late
     parts["hidden"] = min(last.parts["hidden"] * longer, parts["backward"])
     parts["exposed"] = (last.parts["exposed"] + last.parts["hidden"]) * longer - parts["hidden"]
     found = msgspec.structs.replace(last, ranks=ranks, batch=batch, parts=parts)
