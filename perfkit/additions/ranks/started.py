@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from enum import Enum
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,6 +22,7 @@ from msgspec import structs
 from perfkit.additions.ranks import guardian
 from perfkit.additions.ranks.launch import RanksLaunch
 from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, Message, State
+from perfkit.additions.ranks.patience import HeardRank, Patience
 from perfkit.additions.ranks.switches import THREADS, of_script
 from perfkit.additions.referee.behaviour import BEHAVIOUR, Behaviour
 from perfkit.additions.scripts.watched import WatchedScript
@@ -37,71 +38,76 @@ from perfkit.worker.messages import Trained
 
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
 """How a rank fails because it lost another one."""
+Ending = Enum("Ending", ["WATCHED", "ENDED", "FAILED", "HANGS", "SILENT"])  # of the time of watching
 _decoder = msgspec.json.Decoder(Message)
 
 
+class Meeting:
+    """A socket in a private folder, to which each rank comes and says who it is."""
+
+    def __init__(self) -> None:
+        usual = tempfile.gettempdir()
+        folder = usual if len(os.fsencode(usual)) <= LIMIT.longest_path else "/tmp"
+        try:
+            self.private = tempfile.TemporaryDirectory("", "perfkit-", folder, ignore_cleanup_errors=True)
+        except OSError as problem:
+            what = f"ranks cannot meet: {usual} is too long for the path of a socket"
+            remedy = "Set TMPDIR to a folder with a shorter path"
+            raise InvalidValue(f"{what}, and {folder} cannot be used", remedy) from problem
+        self.address = str(Path(self.private.name) / "ranks")
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(self.address)
+        self.socket.listen()
+        self._lines = list[Connection]()
+
+    def next(self) -> tuple[Hello, Connection] | None:
+        """The rank that comes next, and the line to it; None if it is not a rank of this launch."""
+        line = Connection(self.socket.accept()[0].detach())
+        self._lines.append(line)
+        with contextlib.suppress(EOFError, OSError, msgspec.DecodeError):
+            if line.poll(LIMIT.word_s):
+                return msgspec.json.decode(line.recv_bytes(), type=Hello), line
+        return None
+
+    def end(self) -> None:
+        """Listens to nobody any more, which ranks notice."""
+        for line in self._lines:
+            line.close()
+        self.socket.close()
+
+
 class StartedRanks(WatchedScript):
-    """The processes that a launch has started; ranks among them come to a socket in a private folder."""
+    """The processes that a launch has started; the ranks among them come to its meeting."""
 
     launch: RanksLaunch
     watcher: ClassVar[str]  # what is called in each process once it has imported torch
 
     def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-        self._joined = list[Connection]()
-        self._meeting = _meeting_folder()
-        self._socket = socket.socket(socket.AF_UNIX)
-        address = str(Path(self._meeting.name) / "ranks")
-        self._socket.bind(address)
-        self._socket.listen()
+        self._meeting = Meeting()
         own = dict(self.launch.settings)
         settings["toggles"] |= of_script(own)
         settings["variables"] |= Recipe().replace(**of_script(own)).environment()
         if THREADS in own:
             settings["variables"]["OMP_NUM_THREADS"] = str(own[THREADS])
-        more = {"watcher": self.watcher, "address": address, "ranked": own, "everywhere": True}
-        command = [sys.executable, "-P", guardian.__file__, str(self.folder), self._meeting.name]
+        more = {"watcher": self.watcher, "address": self._meeting.address, "ranked": own, "everywhere": True}
+        command = [sys.executable, "-P", guardian.__file__, str(self.folder), self._meeting.private.name]
         self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         return self._start(settings | more)
 
-    def _let_in(self) -> None:
-        line = Connection(self._socket.accept()[0].detach())
-        self._joined.append(line)
-        with contextlib.suppress(EOFError, OSError, msgspec.DecodeError):  # it is not a rank of this launch
-            if line.poll(LIMIT.word_s):
-                self._meet(msgspec.json.decode(line.recv_bytes(), type=Hello), line)
-
-    def _meet(self, hello: Hello, line: Connection) -> None: ...  # a rank has come
-
     def stop(self) -> None:
         """Ends the whole tree, whoever started what in it; ranks end as soon as nobody listens to them."""
-        for line in self._joined:
-            line.close()
-        self._socket.close()
+        self._meeting.end()
         self.resume()
         self.tree.await_end(LIMIT.own_end_s)
         self.tree.end()
         self._process.wait()
         self._guardian.communicate()  # whose input ends, so that it ends whatever was not found
         self._files.cleanup()
-        self._meeting.cleanup()
-
-
-def _meeting_folder() -> tempfile.TemporaryDirectory[str]:
-    """A private folder for the socket of ranks, whose path may not be long."""
-    usual = tempfile.gettempdir()
-    folder = usual if len(os.fsencode(usual)) <= LIMIT.longest_path else "/tmp"
-    try:
-        return tempfile.TemporaryDirectory(prefix="perfkit-", dir=folder, ignore_cleanup_errors=True)
-    except OSError as problem:
-        what = f"ranks cannot meet: {usual} is too long for the path of a socket, and {folder} cannot be used"
-        raise InvalidValue(what, "Set TMPDIR to a folder with a shorter path") from problem
+        self._meeting.private.cleanup()
 
 
 class ComparedRanks(StartedRanks):
-    """Rank 0 is asked as a script in one process is; the others wait for it where they meet in a step.
-
-    What is known of a side is that of all its ranks: they tell it while they train, and are never stopped.
-    """
+    """Rank 0 is asked as a script in one process is; the others wait for it, and tell what they know."""
 
     watcher = "perfkit.additions.ranks.questions:RankQuestions"
 
@@ -155,8 +161,8 @@ class ComparedRanks(StartedRanks):
             if time.monotonic() > until:
                 what = f"{self.launch.describe()}: its ranks have not joined in {LIMIT.start_s:.0f} s"
                 raise RunFailed(what, "Does each call torch.distributed.init_process_group?")
-            if connections.wait([self._socket], POLL_S):
-                self._let_in()
+            if connections.wait([self._meeting.socket], POLL_S) and (come := self._meeting.next()):
+                self._meet(*come)
 
     def _meet(self, hello: Hello, line: Connection) -> None:
         if hello.local < hello.world:
@@ -170,7 +176,7 @@ class ComparedRanks(StartedRanks):
             self.line = line
 
     def death(self) -> RunFailed | None:
-        if connections.wait([self._socket], 0):  # all ranks have joined: these are new ones
+        if connections.wait([self._meeting.socket], 0):  # all ranks have joined: these are new ones
             what = "it lost a rank, and its agent starts all ranks again"
             return RunFailed(what, "Compare launches without --max-restarts")
         return super().death()
@@ -233,29 +239,6 @@ def of_all(told: Sequence[Behaviour]) -> Behaviour:
     return structs.replace(busiest, **changes, batches=order, losses=list(map(fmean, steps("losses"))))
 
 
-@dataclass
-class HeardRank:
-    """A rank, as far as it was heard of."""
-
-    hello: Hello
-    line: Connection
-    steps: int = 0
-    part: str = ""
-    longest_s: float = 0.0  # between two steps
-    heard_at: float = field(default_factory=time.monotonic)
-
-    def hear(self, beat: Beat) -> None:
-        """A step shows that it trains; so does the end of an evaluation, before the step after it."""
-        has_come_back = self.part in LIMIT.may_last and beat.part not in LIMIT.may_last
-        now = time.monotonic()
-        if beat.steps > self.steps > 0:
-            self.longest_s = max(self.longest_s, now - self.heard_at)
-        if beat.steps > self.steps or has_come_back:
-            self.heard_at = now
-        self.steps = beat.steps
-        self.part = beat.part
-
-
 class WatchedRanks(StartedRanks):
     """Ranks that go on by themselves; each says what it has seen when it is asked."""
 
@@ -266,7 +249,7 @@ class WatchedRanks(StartedRanks):
         self.told: dict[int, State] = {}  # on all nodes
         self.restarts = 0
         self._read_at = 0.0
-        self._began = time.monotonic()
+        self._patience = Patience(self.ranks)
         self.cpu_times = cores.cpu_times()
         return super()._begin(settings)
 
@@ -280,64 +263,47 @@ class WatchedRanks(StartedRanks):
         """The ranks that were not heard of, on whatever node."""
         return [rank for rank in range(self.world) if rank not in self.told]
 
-    def let_train(self, budget_s: float, whole: bool = False) -> str:
-        """Lets the ranks train for so long; how it ended: `watched`, `ended`, `failed`, `hangs` or `silent`.
-
-        The budget begins when all ranks have taken two steps.
-        """
+    def let_train(self, budget_s: float, whole: bool = False) -> Ending:
+        """Lets the ranks train for so long, from when all of them have taken two steps."""
         until = float("inf")
         while True:
             check_cancelled(self.cancelled)
             self._listen()
             self._read_clock()
-            now = time.monotonic()
             if self.exit_code is not None:
                 self._listen()
-                return "failed" if self.exit_code else "ended"
+                return Ending.FAILED if self.exit_code else Ending.ENDED
             if self._has_failed():  # the others will fail, too, and the launch will end, or start them again
                 self._wait_for(lambda: not self._has_failed() or self.exit_code is not None, LIMIT.restart_s)
                 if self._has_failed():
-                    return "failed"
-            if not self._all_train():
+                    return Ending.FAILED
+            if not self._patience.all_train():
                 until = float("inf")
             elif until == float("inf"):
-                until = now + budget_s
+                until = time.monotonic() + budget_s
                 self.on_progress("watching")
-            quiet_s = now - self._active_at()
-            if now > until and not whole and 0 in self.ranks:  # the report is written where rank 0 is
-                return "watched" if self._ask() or quiet_s < self._patience_s(quiet_s) else "hangs"
-            if quiet_s > LIMIT.quiet_s and quiet_s > self._patience_s(quiet_s):
+            is_quiet = self._is_quiet()
+            if time.monotonic() > until and not whole and 0 in self.ranks:  # the report is where rank 0 is
+                return Ending.WATCHED if self._ask() or not is_quiet else Ending.HANGS
+            if is_quiet:
                 self._ask()
-                return "hangs" if self.ranks else "silent"
+                return Ending.HANGS if self.ranks else Ending.SILENT
 
     def _has_failed(self) -> bool:
         return any(state.failure for state in self.told.values())
 
-    def _active_at(self) -> float:
-        """When a rank was last seen to take a step, or to end: then the others may be about to end, too."""
-        ended = {rank for rank, state in self.told.items() if state.ended}
-        if self.ranks and ended >= self.ranks.keys():
-            return time.monotonic()
-        return max((seen.heard_at for seen in self.ranks.values()), default=self._began)
-
-    def _patience_s(self, quiet_s: float) -> float:
-        """How long a step is waited for: longer at the start, where steps are long, and for what may last."""
-        running = [seen for seen in self.ranks.values() if not seen.line.closed]
-        busy = [f"rank {s.hello.rank} is in its {s.part}" for s in running if s.part in LIMIT.may_last]
-        if busy:
-            self.on_progress(f"no step for {quiet_s:.0f} s: {', '.join(busy)}")
-        are_slow = any(seen.longest_s > LIMIT.quiet_s / LIMIT.times_as_long for seen in running)
-        return float(LIMIT.start_s if busy or are_slow or not self._all_train() else LIMIT.quiet_s)
+    def _is_quiet(self) -> bool:
+        quiet_s = self._patience.quiet_s()
+        if quiet_s > LIMIT.quiet_s and (busy := self._patience.busy()):
+            ranks = ", ".join(f"rank {rank} is in its {part}" for rank, part in busy.items())
+            self.on_progress(f"no step for {quiet_s:.0f} s: {ranks}")
+        return quiet_s > self._patience.limit_s()
 
     def _read_clock(self) -> None:
         if time.monotonic() > self._read_at:
             self._read_at = time.monotonic() + LIMIT.clock_s
             self.pids()
             self.cpu_times = cores.cpu_times(self.tree.cpu_s())
-
-    def _all_train(self) -> bool:
-        local = max((seen.hello.local for seen in self.ranks.values()), default=0)
-        return 0 < local <= len(self.ranks) and all(seen.steps >= 2 for seen in self.ranks.values())
 
     def _ask(self) -> bool:
         """Asks all ranks for what they have seen; whether they still take steps."""
@@ -357,12 +323,13 @@ class WatchedRanks(StartedRanks):
 
     def _listen(self) -> None:
         by_line = {seen.line: seen for seen in self.ranks.values() if not seen.line.closed}
-        ready = connections.wait([*by_line, self._socket], POLL_S)
+        ready = connections.wait([*by_line, self._meeting.socket], POLL_S)
         for line, seen in by_line.items():
             if line in ready:
                 self._hear(seen)
-        if self._socket in ready:  # last, as it may be the first rank of a restart
-            self._let_in()
+        # Last, as it may be the first rank of a restart.
+        if self._meeting.socket in ready and (come := self._meeting.next()):
+            self._meet(*come)
 
     def _meet(self, hello: Hello, line: Connection) -> None:
         if hello.world == 1 and self.launch.as_one_process:
@@ -372,7 +339,7 @@ class WatchedRanks(StartedRanks):
             self.restarts = hello.restart
             self.ranks.clear()
             self.told.clear()
-        self.ranks[hello.rank] = HeardRank(hello, line)
+        self.ranks[hello.rank] = HeardRank(hello, line, time.monotonic())
 
     def _hear(self, seen: HeardRank) -> None:
         try:
@@ -381,10 +348,11 @@ class WatchedRanks(StartedRanks):
             seen.line.close()
             return
         if isinstance(message, Beat):
-            seen.hear(message)
+            seen.hear(message, time.monotonic())
         elif message.rank == seen.hello.rank or message.rank not in self.ranks:  # a rank of another node
             self.told[message.rank] = message
-            seen.heard_at = time.monotonic()
+            seen.went_on_at = time.monotonic()  # if it has ended, the others may be about to end, too
+            seen.has_ended = message.ended and message.rank == seen.hello.rank
 
     @property
     def states(self) -> list[State]:

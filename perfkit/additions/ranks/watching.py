@@ -17,7 +17,7 @@ from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.launch import RanksLaunch
 from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import State
-from perfkit.additions.ranks.started import LOST_RANK, WatchedRanks, proofs_of_all
+from perfkit.additions.ranks.started import LOST_RANK, Ending, WatchedRanks, proofs_of_all
 from perfkit.additions.scripts.report import warned
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
@@ -82,30 +82,27 @@ def alone(launch: RanksLaunch, progress: Progress) -> contextlib.AbstractContext
 def watch_launch(
     launch: RanksLaunch, progress: Progress | None = None, budget_s: float = 60.0, whole: bool = False
 ) -> RanksReport:
-    """Starts the command, and watches its ranks for so many seconds once all of them train.
-
-    Raises `RunFailed` where a rank fails, or none takes a step any more.
-    """
+    """Watches a command's ranks for so long once all train; `RunFailed` where one fails, or all hang."""
     progress = progress or Progress()
     launched = WatchedRanks(launch, on_progress=progress.phase, cancelled=progress.cancelled)
     with launched:
         before = launched.cpu_times
         how = launched.let_train(budget_s, whole)
         taken = cores.taken_share(before, launched.cpu_times)
-        if how == "hangs":
+        if how is Ending.HANGS:
             raise hanging(launched)
         if launched.ranks and 0 not in launched.ranks:
             what = f"ranks {', '.join(map(str, sorted(launched.ranks)))} of {launched.world} ran on this node"
             raise RunFailed(what, "The report of all ranks is on the node of rank 0")
-        if how == "failed":
+        if how is Ending.FAILED:
             raise failed(launched)
-        if how == "silent" or not launched.states:
+        if how is Ending.SILENT or not launched.states:
             what = f"{launch.describe()}: no rank was seen that trains"
             raise launched.problem(what, str(report.WORDS.joins(launch)))
         return _result(launched, how, taken)
 
 
-def _result(launched: WatchedRanks, how: str, taken: float) -> RanksReport:
+def _result(launched: WatchedRanks, how: Ending, taken: float) -> RanksReport:
     states = launched.states
     hellos = [seen.hello for seen in launched.ranks.values()]
     proofs = proofs_of_all([state.mechanisms for state in states])
@@ -129,7 +126,7 @@ def _result(launched: WatchedRanks, how: str, taken: float) -> RanksReport:
         states=[msgspec.structs.replace(state, steps=[], stacks=[], rows={}) for state in states],
         printed=warnings_of(launched.written("err")),
         warnings=[*report.divided(remarks), *noted],
-        ended=how == "ended",
+        ended=how is Ending.ENDED,
         taken=taken,
         mechanisms=proofs,
     )
