@@ -100,7 +100,9 @@ class RankReporter:
                 if not self._over.is_set():  # whoever watched is gone: nothing of it may be left
                     os._exit(1)
                 return
+            sys.setswitchinterval(LIMIT.undisturbed_s)  # else the training goes on, and the look is in vain
             before = recorder.sampler.look(recorder.thread.ident or 0, before)
+            sys.setswitchinterval(LIMIT.switch_s)
             looks += 1
             if is_asked:
                 self.send(self.state())

@@ -1,13 +1,14 @@
 """What a rank tells whoever watches it, with and without the ranks of other nodes."""
 
 import itertools
+import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
 
 from perfkit.additions.ranks import reporter as reporters
-from perfkit.additions.ranks.messages import Hello, State
+from perfkit.additions.ranks.messages import LIMIT, Hello, State
 from perfkit.additions.ranks.reporter import RankReporter
 
 
@@ -52,6 +53,22 @@ class Gone:
 
     def check(self, keys):
         raise RuntimeError("Connection reset by peer")
+
+
+def test_the_training_does_not_go_on_in_a_look_and_does_after_it(monkeypatch):
+    """A look at a stack that changes meanwhile is in vain, and is repeated."""
+    done = []
+
+    def look(ident, before):
+        done.append("a look")
+        return before + 1.0
+
+    monkeypatch.setattr(sys, "setswitchinterval", done.append)
+    reporter, _, _ = reporting(0, local=2)
+    reporter._recorder.sampler.look = look
+    reporter.attend()
+    assert done == [LIMIT.undisturbed_s, "a look", LIMIT.switch_s] * 2
+    assert LIMIT.undisturbed_s > 10 * LIMIT.switch_s
 
 
 @pytest.mark.parametrize("number", [0, 1])
