@@ -93,9 +93,9 @@ def advice_table(findings: Sequence[Finding], bound: str = "up to about") -> Tab
 
 
 def warnings_of(lines: Iterable[str]) -> list[str]:
-    """The warnings in a script's output, each once, with their place."""
-    found = dict[str, None]()
+    """The warnings in a script's output, each once, with their place, whatever numbers are in their texts."""
+    found = dict[str, str]()
     for line in lines:
         if re.match(r".+?:\d+: \w*Warning: ", line) or "torch._dynamo hit config" in line:
-            found.setdefault(line.strip())
-    return list(found)[:_MOST_WARNINGS]
+            found.setdefault(re.sub(r"(?<![:\d])\d+", "", line), line.strip())  # the line's number stays
+    return list(found.values())[:_MOST_WARNINGS]

@@ -91,6 +91,8 @@ def test_each_warning_is_repeated_once_and_no_more_than_a_dozen():
     ]
     assert warnings_of(lines) == [lines[1], lines[3]]
     assert len(warnings_of(f"t.py:{number}: UserWarning: one" for number in range(50))) == 12
+    repeated = [f"t.py:7: UserWarning: step {number} took {number / 7:.3f} s" for number in range(50)]
+    assert warnings_of(repeated) == repeated[:1]
 
 
 TABLES = {
