@@ -97,5 +97,5 @@ def warnings_of(lines: Iterable[str]) -> list[str]:
     found = dict[str, str]()
     for line in lines:
         if re.match(r".+?:\d+: \w*Warning: ", line) or "torch._dynamo hit config" in line:
-            found.setdefault(re.sub(r"(?<![:\d])\d+", "", line), line.strip())  # the line's number stays
+            found.setdefault(re.sub(r"(?<![:\d])\d+", "", line.strip()), line.strip())
     return list(found.values())[:_MOST_WARNINGS]
