@@ -150,6 +150,12 @@ def test_a_script_that_fails_ends_it_where_nothing_is_left_to_compare(script, mo
     assert started == [1, *failing - {1}]
 
 
+def test_the_others_are_tried_where_the_first_number_of_ranks_fails(script, monkeypatch):
+    watching(monkeypatch, {1})
+    result = scaling.scale(script, [1, 2, 4])
+    assert ([each.ranks for each in result.measured], list(result.failures)) == ([2, 4], [1])
+
+
 def test_launches_before_one_that_fails_count(script, monkeypatch):
     started = watching(monkeypatch, {2}, first=3)
     result = scaling.scale(script, [1, 2])
