@@ -60,6 +60,16 @@ for rows in torch.utils.data.DataLoader(Rows(), batch_size=2, num_workers=1, tim
     model(rows).square().mean().backward()
     optimizer.step()
 """
+ALONE = """
+import torch
+from torch import nn
+
+model = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+while True:
+    model(torch.ones(8, 64)).square().mean().backward()
+    optimizer.step()
+"""
 LAUNCHED = """
 import torch
 import torch.distributed as dist
@@ -149,3 +159,15 @@ def test_a_loader_does_not_give_up_while_its_rank_is_suspended(write):
         side.resume()
         assert side.ask("slice", samples=8, seconds=0.0).samples_per_s > 0
     assert "DataLoader(timeout=1) is ignored: ranks are suspended, too" in told.facts.values()
+
+
+@pytest.mark.parametrize("world", ["1", None])
+def test_a_single_rank_that_makes_no_group_is_compared_as_one(write, monkeypatch, world):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if world:
+        monkeypatch.setenv("WORLD_SIZE", world)
+    write("", train=ALONE)
+    scripts.fork(monkeypatch)
+    with ComparedRanks(launch_of(["python", "train.py"])) as side:
+        side.ask("train", loss_steps=2, warmup_s=0.1)
+        assert side.ask("slice", samples=8, seconds=0.0).samples_per_s > 0

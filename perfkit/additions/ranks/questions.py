@@ -30,9 +30,9 @@ class RankQuestions(Questions):
         self.line.close()  # until this process is rank 0
         self._other: Connection | None = None  # of another rank
         self._setting = Setting(self._script, settings["ranked"])
-        self._script.set_parts(self._setting, *self._script.parts)  # the last part waits for questions
         hooks.wrap(f"{hooks.ITERATOR}.__init__", self._wait_for_batches)
-        Joining(self._script, [self.run_account, *self.observers.values()], self._joined)
+        joining = Joining(self._script, [self.run_account, *self.observers.values()], self._joined)
+        self._script.set_parts(self._setting, joining, *self._script.parts)  # the last waits for questions
 
     def _joined(self, hello: Hello, line: Connection) -> None:
         os.register_at_fork(after_in_child=line.close)
