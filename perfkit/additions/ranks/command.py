@@ -79,6 +79,7 @@ def match(programs: list[str], settings: list[str], terms: Terms) -> Match:
         old, new = ScriptSide(plain, plain.program), ScriptSide(switched, switched.program)
     else:
         first, second, *command = programs
-        old = ScriptSide(launch_with(command, first, first), first)
-        new = ScriptSide(launch_with(command, second, first), second)
+        places = [Path(first).resolve(), Path(second).resolve()]
+        named = next((word for word in command if Path(word).resolve() in places), first)
+        old, new = (ScriptSide(launch_with(command, each, named), each) for each in (first, second))
     return matched(old, new, terms._replace(process=ComparedRanks))
