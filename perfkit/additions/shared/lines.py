@@ -1,7 +1,4 @@
-"""Finds the lines of the user's code that take time, by looking at the stack at intervals.
-
-A look takes some microseconds, in which the program waits, so nothing is timed during it.
-"""
+"""Finds the lines of the user's code that take time, by looks at the stack, in which nothing is timed."""
 
 import atexit
 import contextlib
@@ -48,17 +45,14 @@ Times = dict[tuple[str, tuple[Spot, ...]], float]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line, and the seconds of a part of the steps that it took, with everything that it called.
-
-    `calls` has the library functions that it was in, the most frequent first; `text` is the line itself.
-    """
+    """A line, and the seconds of a part of the steps that it took, with everything that it called."""
 
     part: str
     file: str
     line: int
     seconds: float
-    calls: list[str] = []
-    text: str = ""
+    calls: list[str] = []  # functions of libraries that it was in, the most frequent first
+    text: str = ""  # the line itself
 
     @property
     def where(self) -> str:
@@ -159,11 +153,8 @@ class Sampler:
             sys.setswitchinterval(interval)
 
     def look(self, thread_id: int, before: float) -> float:
-        """Records where a thread is, for the whole intervals since `before`; returns the end of the last one.
-
-        If the thread runs on meanwhile, as on a busy machine, its stack does not belong to its part, so the
-        look is repeated. The time of a failed look counts for the next one.
-        """
+        """Records where a thread is, for whole intervals since `before`; returns the end of the last one."""
+        # If it runs on meanwhile, its stack is of another part. The time of a failed look is the next one's.
         for _try in range(_TRIES):
             seen = self._where(thread_id)
             part, frame, _at = seen
@@ -241,13 +232,13 @@ def text_at(place: str) -> str:
 def lines(times: Mapping[tuple[str, tuple[Spot, ...]], float]) -> list[Line]:
     """The lines that took the most time, in this order: the innermost that has most of its callers' time."""
     by_part = defaultdict[str, Times](dict)
-    parts_of = defaultdict[tuple[str, int], set[str]](set)
+    parts_of = defaultdict[tuple[Spot, ...], set[str]](set)
     for (part, stack), seconds in times.items():
         by_part[part][part, stack] = seconds
-        for spot in stack[:-1]:
-            parts_of[spot[:2]].add(part)
+        for depth in range(1, len(stack)):
+            parts_of[stack[:depth]].add(part)
     least = _LEAST * sum(times.values())
-    loops = {place for place, parts in parts_of.items() if len(parts) > 1}
+    loops = {callers[-1][:2] for callers, parts in parts_of.items() if len(parts) > 1}
     return merged(line for each in by_part.values() for line in _below(each, 0, least, loops))
 
 
@@ -262,10 +253,7 @@ def merged(found: Iterable[Line]) -> list[Line]:
 
 
 def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, int]]) -> Iterator[Line]:
-    """The lines at this depth of the stacks, or deeper lines instead of those that only call them.
-
-    `loops` are lines that call several parts of a step: only the lines that they call are named.
-    """
+    """The lines at this depth, or deeper ones that have most of their time; of `loops` what they call."""
     groups = defaultdict[tuple[str, int], Times](dict)
     for (part, stack), seconds in times.items():
         if len(stack) > depth:

@@ -72,6 +72,18 @@ def test_a_line_around_several_parts_of_a_step_is_never_named_for_one():
     assert {place for _, place, *_ in named(own | other)} == {f"train.py:{at}" for at in (41, 43, 44, 45)}
 
 
+def test_a_line_that_different_parts_call_is_named_in_each_of_them():
+    """The passes of a training call a decoder as a whole, and an evaluation calls it for each word."""
+    decode, embed = Spot("train.py", 50, "decode"), Spot("train.py", 41, "embed")
+    callers = {"forward": Spot("train.py", 91, "main"), "evaluation": Spot("train.py", 97, "main")}
+    times = {(part, (MAIN, caller, decode)): 4.0 for part, caller in callers.items()}
+    times |= {(part, (MAIN, caller, decode, embed)): 1.0 for part, caller in callers.items()}
+    assert [(part, place) for part, place, *_ in named(times)] == [
+        ("forward", "train.py:50"),
+        ("evaluation", "train.py:50"),
+    ]
+
+
 def test_a_line_that_several_lines_call_is_listed_once():
     both = {("data set", (Spot("train.py", at, "row"), Spot("train.py", 9, "read"))): 1.0 for at in (20, 21)}
     assert named(both) == [("data set", "train.py:9", 2.0, [])]
