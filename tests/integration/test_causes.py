@@ -115,6 +115,20 @@ CASES = {
         "while True:\n    step(torch.randn(4, 8), report)\n",
         "own_line",
     ),
+    "a line between epochs": (
+        "loader = DataLoader(torch.randn(64, 8), batch_size=8)\nwhile True:\n    for x in loader:\n"
+        "        step(x)\n    sorted(range(300_000), key=lambda at: -at)  # HERE\n",
+        "between_steps",
+    ),
+    "rows that are padded": (
+        "class Texts(Dataset):\n    def __len__(self): return 4096\n    def __getitem__(self, index):\n"
+        "        words = [5 + index % 90, 7, 9 + index % 11] * (2 + index % 3)\n"
+        "        return torch.tensor(words + [0] * (512 - len(words)))  # HERE\n"
+        "model = nn.Sequential(nn.Embedding(100, 64), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 2))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.01)\n"
+        "loader = DataLoader(Texts(), batch_size=32)\n" + LOADED,
+        "padding",
+    ),
     "a metric over all history": (
         "seen = []\ndef report():\n    seen.append(torch.randn(400))\n    torch.cat(seen).sort()  # HERE\n"
         "while True:\n    step(torch.randn(4, 8), report)\n",

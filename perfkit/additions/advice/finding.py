@@ -79,10 +79,10 @@ class Causes:
 
     def found(self, cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
         """A finding; its sentences are filled in with `facts`."""
-        row = self._rows[cause]
-        seen, change = (_SENTENCES.from_string(row[text]) for text in ("seen", "change"))
+        row = dict(self._rows[cause])  # what is left without its sentences are fields
+        seen, change = (_SENTENCES.from_string(row.pop(text)) for text in ("seen", "change"))
         texts = seen.render(facts, share=share), change.render(facts, share=share)
-        return Finding(cause, *texts, where, share or None, row.get("urgency", 0.0), row.get("kind", "time"))
+        return Finding(cause, *texts, where, share or None, **row)
 
 
 def advice_table(findings: Sequence[Finding], bound: str = "up to about") -> Table:

@@ -19,7 +19,7 @@ import psutil
 import torch
 from torch import nn
 
-from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts import hooks, messages, run_account
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
 from perfkit.additions.scripts.script import Part, Script, is_capturing
@@ -44,6 +44,8 @@ class Inquiry(Part):
         self.nodes: dict[int, int] = {}
         self.is_on: dict[str, str] = {}  # modes in the last backward pass, where a `with` may have them on
         self.shapes = set[tuple[int, ...]]()
+        self.rows: Rows | None = None
+        self.padding: list[tuple[float, float, int]] = []
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
@@ -76,6 +78,14 @@ class Inquiry(Part):
             tensor = first_tensor(given)
             if tensor is not None:
                 self.shapes.add(tuple(tensor.shape))
+        if self.is_counting:
+            with self._script.doing(_LOOKS):
+                self.padding.append(max(_paddings(given), default=(0.0, 0.0, 0)))
+
+    def on_gradients(self) -> None:
+        if self.is_counting and self.rows is None:
+            with self._script.doing(_LOOKS):
+                self.rows = _rows(self._script)
 
     def on_graph(self, roots: Any) -> None:
         if self.is_counting:
@@ -109,7 +119,8 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
                 step = yield
                 took.append(step.seconds)
                 of_step, sampler.times = sampler.times, defaultdict(float)  # looks go on meanwhile
-                _add(times, of_step, EVALUATION in step.marks)
+                is_long = step.marks and messages.BETWEEN in run_account.split(step, min(took))
+                _add(times, of_step, EVALUATION in step.marks, messages.BETWEEN if is_long else OWN)
     finally:
         torch.set_num_threads(own_threads)
         inquiry.is_counting = script.waits_for_device = False
@@ -128,7 +139,8 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         is_on=inquiry.is_on or dict(_modes(script)),
         nodes=inquiry.nodes,
         denormal=denormals(session),
-        rows=_rows(script),
+        rows=inquiry.rows,
+        padding=statistics.median_low(inquiry.padding or [(0.0, 0.0, 0)]),
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
         threads=own_threads,
@@ -141,12 +153,12 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     )
 
 
-def _add(times: Times, of_step: Times, evaluates: bool) -> None:
-    """Adds what looks saw in a step; without an evaluation all of it is the step's, as if a policy acts."""
+def _add(times: Times, of_step: Times, evaluates: bool, own: str = OWN) -> None:
+    """Adds what looks saw in a step; without an evaluation, its code is the script's own, as of a policy."""
     for (part, stack), spent in of_step.items():
-        is_own = part == EVALUATION and not evaluates
+        is_own = part == OWN or (part == EVALUATION and not evaluates)
         if part != _LOOKS:
-            times[OWN if is_own else part, stack] += spent
+            times[own if is_own else part, stack] += spent
 
 
 @contextlib.contextmanager
@@ -277,10 +289,24 @@ def _memory_for(device: torch.device) -> int:
 
 def _rows(script: Script) -> Rows | None:
     kinds = nn.Embedding | nn.EmbeddingBag
-    tables = [part.weight for part in script.modules() if isinstance(part, kinds) and not part.sparse]
-    gradients = [table.grad for table in tables if table.grad is not None]
-    if not gradients:
+    dense = {id(part.weight) for part in script.modules() if isinstance(part, kinds) and not part.sparse}
+    named = [(name, weight) for model in script.model for name, weight in model.named_parameters()]
+    tables = [(name, each.grad) for name, each in named if id(each) in dense and each.grad is not None]
+    if not tables:
         return None
-    touched = [int(torch.count_nonzero(each.ne(0).any(1))) for each in gradients]
-    of_weights = sum(each.numel() for each in gradients) / sum(p.numel() for p in script.parameters())
-    return Rows(sum(len(each) for each in gradients), sum(touched), of_weights)
+    touched = sum(int(torch.count_nonzero(gradient.ne(0).any(1))) for _, gradient in tables)
+    of_weights = sum(gradient.numel() for _, gradient in tables) / sum(weight.numel() for _, weight in named)
+    return Rows(sum(len(each) for _, each in tables), touched, of_weights, [name for name, _ in tables])
+
+
+def _paddings(given: Any) -> Iterator[tuple[float, float, int]]:
+    """How much of tensors fills up their rows of words, or of frames of features, at the end or the start."""
+    for rows in tensors(given):
+        is_words = rows.dim() == 2 and rows.dtype in (torch.int32, torch.int64) and len(rows.unique()) > 2
+        if is_words or (rows.dim() == 3 and rows.is_floating_point()):
+            turned = rows.transpose(0, 1)  # the time may come first
+            for each in (rows, rows.flip(1), turned, turned.flip(1)):
+                if (length := each.shape[1]) >= LIMIT.long_row and each.any():
+                    used = each.ne(each[:, -1].mode().values) if is_words else each.ne(0).any(2)
+                    lengths = (used * torch.arange(1, length + 1, device=each.device)).amax(1) / length
+                    yield float(1 - lengths.mean()), float(1 - lengths.max()), length

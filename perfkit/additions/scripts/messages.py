@@ -24,7 +24,7 @@ CHECKPOINTS, COMPILING, BETWEEN = "checkpoints", "compilation", "between steps"
 PARTS = (START, EPOCHS, STEPS, EVALUATION, CHECKPOINTS, COMPILING, BETWEEN)
 OWN = "own code"
 OF_STEP = ("waiting", "forward", "backward", "optimizer", OWN)  # what a plain step consists of
-NOT_STEPS = (EVALUATION, "start", "checkpoint")  # parts that are not of a plain step
+NOT_STEPS = (EVALUATION, "start", "checkpoint", BETWEEN)  # parts that are not of a plain step
 AGAIN = "forward again"  # the part of a backward pass in which gradient checkpointing computes forward again
 BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
 LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
@@ -174,11 +174,12 @@ class Loading(msgspec.Struct, kw_only=True):
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """All dense embeddings: their rows, those that a step touched, and their share of all weights."""
+    """All dense embeddings: rows, those that a step touched, the share of all weights, and their names."""
 
     count: int
     touched: int
     of_weights: float
+    names: list[str] = []
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +195,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[int, int] = {}
     denormal: float = 0.0
     rows: Rows | None = None
+    padding: tuple[float, float, int] = (0.0, 0.0, 0)  # of the input; beyond its longest row; their length
     shapes: int = 0
     graphs: int = 0
     threads: int = 0

@@ -8,7 +8,7 @@ import jinja2
 from perfkit.additions.advice.finding import UNITS, Finding, advice_table
 from perfkit.additions.inside import looks
 from perfkit.additions.scripts.advice import ordered
-from perfkit.additions.scripts.messages import CHECKPOINTS, EPOCHS, EVALUATION, STEPS
+from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, STEPS
 from perfkit.recipe import shown
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
@@ -16,7 +16,7 @@ from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
 _MOST_LINES = 8  # of a script that are listed
-_OF_RUN = {"evaluation": EVALUATION, "start": EPOCHS, "checkpoint": CHECKPOINTS}  # of a line: else its steps
+_OF_RUN = {"start": EPOCHS, "checkpoint": CHECKPOINTS, EVALUATION: EVALUATION, BETWEEN: BETWEEN}
 
 
 def sentences(package: str, name: str, **filters: Any) -> Any:

@@ -105,7 +105,7 @@ class RunAccount(Part):
         parts[messages.START] = max(0.0, began - started)
         parts[messages.STEPS] = self._more_s + sum(step.seconds for step in plain)
         for step in marked:
-            for name, seconds in _split(step, usual_s).items():
+            for name, seconds in split(step, usual_s).items():
                 parts[name] += seconds
         return Account(
             parts={name: parts[name] for name in messages.PARTS if parts[name] > 0},
@@ -126,7 +126,7 @@ def _parts(step: ScriptStep) -> list[float]:
     return [*known, max(0.0, step.seconds - sum(known))]
 
 
-def _split(step: ScriptStep, usual_s: float | None) -> dict[str, float]:
+def split(step: ScriptStep, usual_s: float | None) -> dict[str, float]:
     """The seconds of a step with something else in it, by part; what a usual step would take is a step."""
     spent = step.spent
     split = {messages.EPOCHS: spent["start"], messages.CHECKPOINTS: spent["checkpoint"]}

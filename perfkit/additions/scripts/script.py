@@ -123,6 +123,7 @@ class Part:
     def on_mode(self, trains: bool) -> None: ...  # that of a model that trains is set, by `train` or `eval`
     def on_training(self) -> None: ...  # a forward or backward pass of the training begins
     def on_input(self, given: Any) -> None: ...  # a model is called, the first time since a backward pass
+    def on_gradients(self) -> None: ...  # an optimizer is about to use them
     def on_graph(self, roots: Any) -> None: ...  # any backward pass begins, from these tensors
     def on_backward(self) -> None: ...  # one begins that is not within another one
     def on_steps(self, steps: list[ScriptStep]) -> None: ...  # they have ended, the first two together

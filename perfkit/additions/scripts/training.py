@@ -272,6 +272,7 @@ class Updates(Part):
             script.optimizers = list(self._optimizers.values())
         if args or kwargs:
             args, kwargs = tree_map(self._as_own, (args, kwargs))
+        script.tell(Part.on_gradients)
         with script.doing("optimizer"):
             result = plain(optimizer, *args, **kwargs)
         if self._has_graph:  # nor has the optimizer used it

@@ -147,7 +147,8 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     answers = Answers(script, plain, *of_start, taken, has_ended=plain.ended)
     # Threads of a step wait for each other where other programs take the cores; one has no such waits.
     threads = 1 if taken > CLEAN and answers.facts.device == "cpu" else 0
-    how = {"seconds": budget_s * LIMIT.looking, "threads": threads}
+    is_long = answers.account.running(messages.BETWEEN) >= messages.LEAST  # what comes in few of the steps
+    how = {"seconds": budget_s * (LIMIT.long_looking if is_long else LIMIT.looking), "threads": threads}
     answers.evidence = answers.ask("the lines", EVIDENCE, patient, **how)
     progress.reach(0.5)
     _go_on(answers, patient, math.inf if whole else until)

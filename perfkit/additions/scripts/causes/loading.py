@@ -1,6 +1,8 @@
 """Causes in how batches are made, and in what loader workers share."""
 
+import linecache
 import os
+import re
 from collections.abc import Sequence
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
@@ -36,6 +38,19 @@ def _handling(seen: Symptoms) -> Found:
         yield _CAUSES.found("rows_one_by_one", seen.site("loader"), share, seen=seen, rows=rows)
 
 
+def _padding(seen: Symptoms) -> Found:
+    """What a model computes on the ends of rows that are shorter than others."""
+    padding, beyond, length = seen.evidence.padding
+    part = beyond if beyond >= ALIKE * padding else padding  # the former whichever rows come together
+    share = part * seen.share_of("forward", "backward")
+    if padding >= LIMIT.much_padding and share >= LEAST:
+        files = {frame.file for site in seen.script.sites for frame in site.frames}
+        texts = [(file, *line) for file in files for line in enumerate(linecache.getlines(file), 1)]
+        pads = [f"{os.path.basename(file)}:{at}" for file, at, text in texts if re.search(LIMIT.pads, text)]
+        found = {"padding": padding, "beyond": beyond, "length": length}
+        yield _CAUSES.found("padding", pads[0] if len(pads) == 1 else seen.site("loader"), share, **found)
+
+
 def _workers(seen: Symptoms) -> Found:
     data, loading, memory = seen.evidence.data, seen.evidence.loading, seen.memory
     loader = seen.site("loader")
@@ -65,7 +80,7 @@ def _workers(seen: Symptoms) -> Found:
         yield _CAUSES.found("workers_copy_objects", loader, seen=seen, grew=grew)
 
 
-CAUSES = (_handling, _workers)
+CAUSES = (_handling, _padding, _workers)
 
 
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:

@@ -1,7 +1,8 @@
 """Causes outside of the steps: evaluations, starts of epochs, checkpoints."""
 
 from perfkit.additions.advice.finding import Causes, Found
-from perfkit.additions.scripts.messages import CHECKPOINTS, EPOCHS, EVALUATION, LEAST, MUCH_MEMORY, Symptoms
+from perfkit.additions.scripts import messages
+from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, LEAST, Symptoms
 
 _CAUSES = Causes(__name__)
 
@@ -25,8 +26,12 @@ def _outside(seen: Symptoms) -> Found:
     share = max(run.running(CHECKPOINTS), looked_at)
     if share >= LEAST / 2:
         yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share)
+    line = next((line for line, _ in seen.lines(BETWEEN)), None)
+    share = run.running(BETWEEN) * (line.seconds / parts[BETWEEN] if line else 1.0)
+    if share >= LEAST:
+        yield _CAUSES.found("between_steps", line.where if line else "", share, line=line)
     if with_gradients:
-        grew = run.evaluation_bytes if run.evaluation_bytes > MUCH_MEMORY else None
+        grew = run.evaluation_bytes if run.evaluation_bytes > messages.MUCH_MEMORY else None
         yield _CAUSES.found("evaluation_with_gradients", with_gradients, grew=grew)
 
 

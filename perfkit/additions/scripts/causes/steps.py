@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
-from perfkit.additions.scripts.messages import AGAIN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
+from perfkit.additions.scripts.messages import AGAIN, BETWEEN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
 from perfkit.additions.shared.lines import text_at
 
 _CAUSES = Causes(__name__)
@@ -90,9 +90,10 @@ def _weights(seen: Symptoms) -> Found:
             yield _CAUSES.found(cause, where, part=part)
     rows = evidence.rows
     places = list(seen.lines("optimizer"))
-    share = sum(part for _, part in places)
-    if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * LEAST:
-        yield _CAUSES.found("dense_embedding", places[0][0].where, share, seen=seen)
+    part = sum(share for _, share in places)
+    if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and part >= 2 * LEAST:
+        share = part * rows.of_weights * (1 - rows.touched / rows.count)
+        yield _CAUSES.found("dense_embedding", places[0][0].where, share, seen=seen, part=part)
     share = seen.share_of("optimizer")
     if evidence.groups >= max(LIMIT.many_groups, 2 * evidence.group_kinds) and share >= LEAST / 2:
         yield _CAUSES.found("many_parameter_groups", seen.site("groups"), share, seen=seen)
@@ -118,7 +119,7 @@ CAUSES = (_modes, _collections, _graph_grows, _in_steps, _weights, _memory)
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     """Lines that take much and have no `known` cause: said as what they are."""
     named = {finding.where for finding in known}
-    taken = named | {line.where for line in seen.evidence.lines if line.part != OWN}
+    taken = named | {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
     taken |= {os.path.basename(site.place) for site in seen.script.sites if site.role in LIMIT.passes}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`

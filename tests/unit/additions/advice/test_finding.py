@@ -109,7 +109,7 @@ def test_each_row_of_a_table_is_two_sentences_that_can_be_filled_and_its_kind(na
     rows.pop("limits", None)
     assert len(rows) > 5
     for cause, row in rows.items():
-        assert {"seen", "change"} <= row.keys() <= {"seen", "change", "kind", "urgency"}, cause
+        assert {"seen", "change"} <= row.keys() <= {"seen", "change", "kind", "urgency", "limit"}, cause
         assert row.get("kind", "time") in ("time", "waste", "memory", "data"), cause
         for text in (row["seen"], row["change"]):
             finding._SENTENCES.from_string(text)  # an error of its syntax, or an unknown filter

@@ -45,5 +45,5 @@ def test_a_row_has_its_sentences_and_a_known_kind(module):
     rows = tomllib.loads(Path(module.__file__).with_suffix(".toml").read_text())
     for name, row in rows.items():
         if name != "limits":
-            assert {"seen", "change"} <= {*row} <= {"seen", "change", "kind", "urgency"}, name
+            assert {"seen", "change"} <= {*row} <= {"seen", "change", "kind", "urgency", "limit"}, name
             assert row.get("kind", "time") in ("time", "waste", "memory", "data"), name

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 import torch
 
-from perfkit.additions.scripts import evidence
+from perfkit.additions.scripts import evidence, hooks
 from perfkit.additions.scripts.advice import findings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import (
     AGAIN,
+    BETWEEN,
     EVALUATION,
     OWN,
     Account,
@@ -23,11 +24,14 @@ from perfkit.additions.scripts.messages import (
     Frame,
     Growth,
     Loading,
+    Rows,
     ScriptFacts,
     Site,
     StepTime,
     Symptoms,
 )
+from perfkit.additions.scripts.script import Script
+from perfkit.additions.scripts.training import Updates
 from perfkit.additions.scripts.watching import trend_of
 from perfkit.additions.shared.lines import Line, Spot
 from perfkit.worker.messages import DeviceFacts
@@ -309,9 +313,107 @@ def test_rows_of_all_dense_embeddings_count_together():
     for table in model:
         table.weight.grad = torch.zeros(100, 4)
         table.weight.grad[3] = 1.0
-    script = SimpleNamespace(modules=lambda: [*model], parameters=lambda: [*model.parameters()])
-    rows = evidence._rows(script)
+    rows = evidence._rows(SimpleNamespace(modules=lambda: [*model], model=[model]))
     assert (rows.count, rows.touched, rows.of_weights) == (200, 2, 1.0)
+    assert rows.names == ["0.weight", "1.weight"]
+
+
+def test_what_the_rows_of_an_embedding_cost_is_the_optimizer_s_part_for_those_that_are_not_touched():
+    """How much faster sparse gradients are is not known: they have a cost, and save some of backward."""
+    line = Line("optimizer", "/home/me/train.py", 61, 6.0, ["Adam.step"], "optimizer.step()")
+    rows = Rows(count=1000, touched=100, of_weights=0.8, names=["context.weight"])
+    (found,) = findings(seen(parts={"optimizer": 6.0, "backward": 4.0}, lines=[line], rows=rows))
+    assert (found.cause, found.where, found.share) == ("dense_embedding", "train.py:61", pytest.approx(0.432))
+    assert "takes 60% of the run: it updates 1,000 rows of embeddings (context.weight)" in found.evidence
+    assert found.expected("at most") == "about 1.76×"
+
+
+WORDS = torch.arange(1, 21).repeat(2, 1)
+WORDS[0, 5:] = WORDS[1, 10:] = 0
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [WORDS, WORDS.flip(1), WORDS.T, WORDS[..., None].float()],
+    ids=["at the end", "at the start", "the time first", "frames"],
+)
+def test_what_fills_up_the_rows_of_an_input_is_padding(rows):
+    assert max(evidence._paddings([rows])) == pytest.approx((0.625, 0.5, 20))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (WORDS > 0).long(),
+        WORDS[:, :12],
+        torch.arange(1, 21).repeat(2, 1),
+        torch.zeros(2, 3, 20, 20),
+        torch.zeros(2, 20),
+        torch.zeros(2, 20, 8),
+        torch.zeros(2, 0, 8),
+    ],
+    ids=["a mask", "short rows", "full rows", "images", "features", "a first state", "nothing"],
+)
+def test_what_is_alike_in_other_inputs_is_no_padding(rows):
+    assert max(evidence._paddings([rows]), default=(0.0, 0.0, 0))[0] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("padding", "code", "where", "share", "advises"),
+    [
+        ((0.9, 0.8, 192), "ids += [PAD] * (192 - len(ids))\n", "data.py:1", 0.64, "only to its longest row"),
+        (
+            (0.9, 0.8, 192),
+            "np.pad(a)\nnp.pad(b)\n",
+            "data.py:9",
+            0.64,
+            "only to its longest row",
+        ),  # of the loader
+        ((0.6, 0.1, 60), "", "data.py:9", 0.48, "put rows of similar length into a batch"),
+        ((0.2, 0.2, 60), "", None, None, ""),
+    ],
+)
+def test_padding_is_a_cause_with_the_only_line_that_pads(tmp_path, padding, code, where, share, advises):
+    file = tmp_path / "data.py"
+    file.write_text(code)
+    site = Site("loader", [Frame(str(file), 9, 9, 0, 20)])
+    asked = seen(parts={"forward": 4.0, "backward": 4.0, "optimizer": 2.0}, padding=padding)
+    script = msgspec.structs.replace(asked.script, sites=[site])
+    found = findings(msgspec.structs.replace(asked, script=script))
+    assert [(each.cause, each.where, each.limit) for each in found] == [("padding", where, "about")] * bool(
+        where
+    )
+    assert all(each.share == pytest.approx(share) and advises in each.change for each in found)
+
+
+def test_gradients_of_rows_are_looked_at_before_the_script_clears_them(monkeypatch):
+    """Some clear them before their next step begins, as at the top of a loop."""
+    monkeypatch.setattr(hooks, "listen", lambda part, name: None)
+    monkeypatch.setattr(hooks, "wrap", lambda *_: None)
+    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    inquiry = evidence.Inquiry(script)
+    script.parts = [inquiry]
+    inquiry.is_counting = True
+    table = torch.nn.Embedding(10, 2)
+    script.model.append(table)
+    table(torch.tensor([3])).sum().backward()
+    optimizer = torch.optim.SGD(table.parameters())
+    Updates(script)._step(lambda optimizer: optimizer.zero_grad(), optimizer)
+    assert (inquiry.rows.count, inquiry.rows.touched) == (10, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "where", "share"),
+    [
+        ([Line(BETWEEN, "/home/me/train.py", 31, 1.5, [], "while j in bought:")], "train.py:31", 0.375),
+        ([], "", 0.5),
+    ],
+)
+def test_much_time_between_steps_is_a_cause_and_has_its_line_if_that_was_seen(lines, where, share):
+    run = Account(parts={"steps": 5.0, BETWEEN: 5.0})
+    asked = seen(parts={"forward": 1.0, BETWEEN: 2.0}, lines=lines)
+    (found,) = findings(msgspec.structs.replace(asked, run=run))
+    assert (found.cause, found.where, found.share) == ("between_steps", where, pytest.approx(share))
 
 
 def test_rows_that_are_fetched_one_by_one_are_not_a_slow_line_as_well():
@@ -340,6 +442,12 @@ def test_what_a_policy_computes_in_a_step_is_not_an_evaluation():
     times, spot = dict.fromkeys([(OWN, ("act",))], 1.0), ("act",)
     evidence._add(times, {(EVALUATION, spot): 2.0, ("looks", spot): 9.0}, evaluates=False)
     assert times == {(OWN, spot): 3.0}
+
+
+def test_the_script_s_own_code_of_a_step_that_is_long_is_between_steps():
+    times, spot = dict.fromkeys([(BETWEEN, ("plot",)), ("forward", ("plot",))], 0.0), ("plot",)
+    evidence._add(times, {(OWN, spot): 2.0, ("forward", spot): 1.0}, evaluates=False, own=BETWEEN)
+    assert times == {(BETWEEN, spot): 2.0, ("forward", spot): 1.0}
 
 
 @pytest.mark.parametrize(
