@@ -237,6 +237,7 @@ def of_all(told: Sequence[Behaviour]) -> Behaviour:
         changes[name] = sorted(set().union(*(getattr(each, name) for each in told)))
     order = [float(hash(values)) for values in steps("batches")]
     return structs.replace(busiest, **changes, batches=order, losses=list(map(fmean, steps("losses"))))
+    changes["samples_left_out"] = sum(each.samples_left_out for each in told)
 
 
 class WatchedRanks(StartedRanks):

@@ -21,7 +21,7 @@ NAMES: list[str] = _TABLES["names"]
 LIMIT: Any = SimpleNamespace(**_TABLES["limits"])
 BESIDES = ("evaluations", "checkpoints")  # differences that leave the training itself as it is
 MOVES_AFTER = 6  # steps between the two looks at the weights
-_PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "reached")
+PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "reached")  # fields
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ def is_kept(number: int) -> bool:
 
 def _first_steps(side: Behaviour, count: int) -> Behaviour:
     kept = sum(map(is_kept, range(count)))
-    first: dict[str, Any] = {name: getattr(side, name)[:kept] for name in _PER_STEP}
+    first: dict[str, Any] = {name: getattr(side, name)[:kept] for name in PER_STEP}
     return msgspec.structs.replace(side, **first)
 
 

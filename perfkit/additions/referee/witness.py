@@ -2,14 +2,13 @@
 
 import pkgutil
 import random
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from msgspec import structs
 
-from perfkit.additions.referee.behaviour import LIMIT, MOVES_AFTER, WITNESS, Behaviour, is_kept
+from perfkit.additions.referee.behaviour import LIMIT, MOVES_AFTER, PER_STEP, WITNESS, Behaviour, is_kept
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import COMPILING, START
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
@@ -23,12 +22,12 @@ class Witness(Part):
     def __init__(self, script: Script) -> None:
         self._script = script
         self._relied_on = {name: pkgutil.resolve_name(name) for name in hooks.TABLES["timing"]["names"]}
-        self._facts = defaultdict[str, list[Any]](list)  # the lists of a `Behaviour`
+        self._steps = list[dict[str, Any]]()  # those that are kept: whole, as a thread may ask at any time
+        self._besides: dict[str, list[int]] = {"evaluations": [], "checkpoints": []}
         self._formats: set[torch.dtype] = set()
         self._weight = torch.zeros(1)
-        self._backwards = self._look_at = 0
-        self._number = 0  # of the step under way, in the count of `_facts`
-        self._samples_left_out = 0  # in steps that are not kept
+        self._backwards = self._look_at = self._number = 0  # the number of the step under way
+        self._left_out = self._samples_left_out = 0  # steps that are not kept, and their samples
         self._random = random.Random(script.settings["seed"])
         self._weights_before: dict[str, torch.Tensor] = {}
         self._moved: dict[str, torch.Tensor] = {}
@@ -86,9 +85,9 @@ class Witness(Part):
         if self._backwards < script.backwards <= len(script.losses):
             known["losses"] = sum(script.losses[self._backwards : script.backwards]) / count
         if is_kept(number):
-            for name, value in known.items():
-                self._facts[name].append(value)
+            self._steps.append(known)
         else:
+            self._left_out += 1
             self._samples_left_out += known["trained"] or known["loaded"]
         self._number += 1
         self._backwards = script.backwards
@@ -113,7 +112,7 @@ class Witness(Part):
 
     def _note(self, marks: set[str]) -> None:
         for mark in marks & {"evaluation", "checkpoint"}:
-            self._facts[f"{mark}s"].append(self._number)
+            self._besides[f"{mark}s"].append(self._number)
 
     def _weights(self) -> dict[str, torch.Tensor]:
         found = dict[str, torch.Tensor]()
@@ -125,15 +124,17 @@ class Witness(Part):
         return found
 
     def behaviour(self) -> Behaviour:
-        facts: dict[str, Any] = {"losses": [], "evaluations": [], "checkpoints": [], **self._facts}
+        steps = self._steps.copy()
+        facts: dict[str, Any] = {name: [step[name] for step in steps] for name in PER_STEP}
+        facts["weight"] = list(map(float, facts["weight"]))
+        facts["losses"] = [float(step["losses"]) for step in steps if "losses" in step]
+        facts |= {name: numbers.copy() for name, numbers in self._besides.items()}
         facts["batches"] = [float(hash(tuple(map(float, sums)))) for sums in facts["batches"]]
-        for name in ("weight", "losses"):
-            facts[name] = list(map(float, facts[name]))
-        floating = [kind for kind in self._formats if kind.is_floating_point]
+        floating = [kind for kind in self._formats.copy() if kind.is_floating_point]
         autocast = self._script.autocast if self._weight.element_size() > 2 else None  # it keeps 32 bits
         return Behaviour(
             **facts,
-            left_out=self._number - len(facts["loaded"]),
+            left_out=self._left_out,
             samples_left_out=self._samples_left_out,
             parameters=sum(p.numel() for p in self._script.parameters()),
             precision=dtype_name(min(floating, key=lambda kind: kind.itemsize)) if floating else None,

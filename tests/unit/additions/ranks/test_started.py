@@ -91,6 +91,10 @@ def test_what_all_ranks_did_is_summed_and_their_losses_are_averaged():
 
 class Line:
     """The line to a rank that says this once."""
+def test_samples_of_steps_that_are_not_kept_are_those_of_all_ranks():
+    assert of_all([behaviour(left_out=1, samples_left_out=8)] * 2).samples == 2 * (8 + 8) + 2 * 8
+
+
 
     closed = False
 

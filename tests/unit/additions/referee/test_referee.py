@@ -401,15 +401,30 @@ def test_sides_of_one_script_are_headed_by_what_they_are_and_two_files_are_a_and
     assert [*run_table(both, two, is_whole=True).columns] == ["the whole run", "A", "B"]
 
 
+def witness_of_a_script():
+    settings = {"toggles": {}, "scratch": "", "samples": 1, "seed": 0, "observers": []}
+    return Witness(Script(settings, None))
+
+
 def behaviour_of(steps, trained=16):
     """What a witness has kept of a script with so many steps, an evaluation after each 1000, and its size."""
-    settings = {"toggles": {}, "scratch": "", "samples": 1, "seed": 0, "observers": []}
-    script = Script(settings, None)
-    witness = Witness(script)
+    witness = witness_of_a_script()
     for number in range(steps):
         marks = {"evaluation"} if number % 1000 == 999 else set()
         witness.on_steps([ScriptStep(samples=16, forward_samples=trained, marks=marks)])
-    return witness.behaviour(), sum(map(len, witness._facts.values()))
+    return witness.behaviour(), len(witness._steps)
+
+
+def test_what_a_rank_tells_from_a_thread_stays_as_it_was_while_its_script_goes_on():
+    """Lists that grew before they were sent differed in length."""
+    witness = witness_of_a_script()
+    step = ScriptStep(samples=16, forward_samples=16, marks={"evaluation", "checkpoint"})
+    witness.on_steps([step])
+    told = witness.behaviour()
+    witness.on_steps([step])
+    assert {len(getattr(told, name)) for name in behaviour.PER_STEP} == {1}
+    assert (told.steps, told.evaluations, told.checkpoints) == (1, [0], [0])
+    assert witness.behaviour().steps == 2
 
 
 def test_what_is_kept_of_steps_barely_grows_with_their_number_and_tells_as_much(monkeypatch):
