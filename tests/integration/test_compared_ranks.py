@@ -4,9 +4,10 @@ import time
 
 import pytest
 
-from perfkit.additions.ranks import command
+from perfkit.additions.ranks import command, started
 from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.started import ComparedRanks
+from perfkit.additions.referee.behaviour import BEHAVIOUR, WITNESS
 from perfkit.additions.referee.command import PART
 from perfkit.additions.referee.match import Terms, compare_whole
 from perfkit.errors import PerfkitError
@@ -99,7 +100,7 @@ def write(tmp_path, monkeypatch):
 
 
 def judged(words, settings=(), whole=False):
-    match = command.match(words, settings, Terms())
+    match = command.match(words, settings, Terms(seed=2**32 - 1))  # NumPy's largest: each rank has its own
     if whole:
         found = compare_whole(match, Progress())
     else:
@@ -124,6 +125,19 @@ def test_switches_are_set_from_outside_and_proved_on_every_rank(write):
     assert set(proofs) == {each.partition("=")[0] for each in wanted}
     assert all(proof.ok and "on all 2 ranks" in proof.evidence for proof in proofs.values()), proofs
     assert verdict.losses.ok, verdict.losses.evidence
+
+
+def test_a_launcher_of_one_rank_is_compared_though_its_script_makes_no_group(write, monkeypatch):
+    monkeypatch.setattr(started.LIMIT, "start_s", 20.0)
+    scripts.fork(monkeypatch)
+    write("", train=ALONE)
+    command = ["torchrun", "--nproc-per-node", "1", "train.py"]
+    with ComparedRanks(launch_of(command, {"omp_threads": 1}), observers=[WITNESS]) as side:
+        told = side.ask("train", loss_steps=2, warmup_s=0.1)
+        assert [(proof.name, proof.ok) for proof in told.mechanisms] == [("omp_threads", True)]
+        assert side.ask("slice", samples=16, seconds=0.0).samples_per_s > 0
+        seen = side.ask(BEHAVIOUR)
+    assert set(seen.trained) == {8} and len(told.losses) >= 2
 
 
 def test_a_switch_that_cannot_act_is_not_measured(write):

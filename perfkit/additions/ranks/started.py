@@ -33,7 +33,6 @@ from perfkit.process.child import POLL_S
 from perfkit.process.locks import check_cancelled
 from perfkit.recipe import Recipe
 from perfkit.results.schema import Mechanism
-from perfkit.show import units
 from perfkit.worker.messages import Trained
 
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
@@ -213,10 +212,12 @@ def _said(line: Connection, seconds: float) -> Any:
 
 def proofs_of_all(told: Sequence[Sequence[Mechanism]]) -> list[Mechanism]:
     """A switch must be in effect on every rank; else the evidence is that of one where it is not."""
+    if len(told) == 1:
+        return [*told[0]]
     proofs = []
     for of_ranks in zip(*told, strict=True):
         wrong = [rank for rank, proof in enumerate(of_ranks) if not proof.ok]
-        where = f"rank {wrong[0]}" if wrong else f"on all {units.plural(len(told), 'rank')}"
+        where = f"rank {wrong[0]}" if wrong else f"on all {len(told)} ranks"
         text = f"{where}: {of_ranks[wrong[0] if wrong else 0].evidence}"
         proofs.append(structs.replace(of_ranks[0], ok=not wrong, evidence=text))
     return proofs
@@ -233,11 +234,11 @@ def of_all(told: Sequence[Behaviour]) -> Behaviour:
     changes: dict[str, Any] = {name: list(map(sum, steps(name))) for name in ("loaded", "trained", "values")}
     for name in ("backwards", "weight", "reached"):
         changes[name] = getattr(busiest, name)[:count]
+    changes["samples_left_out"] = sum(each.samples_left_out for each in told)
     for name in ("evaluations", "checkpoints", "replaced"):
         changes[name] = sorted(set().union(*(getattr(each, name) for each in told)))
     order = [float(hash(values)) for values in steps("batches")]
     return structs.replace(busiest, **changes, batches=order, losses=list(map(fmean, steps("losses"))))
-    changes["samples_left_out"] = sum(each.samples_left_out for each in told)
 
 
 class WatchedRanks(StartedRanks):

@@ -27,6 +27,11 @@ def test_a_switch_is_in_effect_only_where_it_is_on_every_rank():
     assert (proof.ok, proof.evidence) == (False, "rank 1: it is not")
 
 
+def test_what_is_in_effect_on_a_single_rank_is_told_in_its_own_words():
+    on = Mechanism("static_graph", True, "it is")
+    assert proofs_of_all([[on]]) == [on]
+
+
 @pytest.fixture
 def far(tmp_path, monkeypatch):
     """A folder for temporary files with a long path."""
@@ -86,15 +91,15 @@ def test_what_all_ranks_did_is_summed_and_their_losses_are_averaged():
     assert len(set(both.batches)) == 2
 
 
+def test_samples_of_steps_that_are_not_kept_are_those_of_all_ranks():
+    assert of_all([behaviour(left_out=1, samples_left_out=8)] * 2).samples == 2 * (8 + 8) + 2 * 8
+
+
 # ---------------------------------------------------------------- watched
 
 
 class Line:
     """The line to a rank that says this once."""
-def test_samples_of_steps_that_are_not_kept_are_those_of_all_ranks():
-    assert of_all([behaviour(left_out=1, samples_left_out=8)] * 2).samples == 2 * (8 + 8) + 2 * 8
-
-
 
     closed = False
 
