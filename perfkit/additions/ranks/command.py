@@ -74,12 +74,15 @@ def scale(
 
 def match(programs: list[str], settings: list[str], terms: Terms) -> Match:
     """Two scripts under one command, or one command without and with switches that are set from outside."""
-    if settings:
-        plain, switched = launch_of(programs), launch_of(programs, switches.parse(settings))
+    wanted = switches.parse(settings)
+    if wanted:
+        plain, switched = launch_of(programs), launch_of(programs, wanted)
         old, new = ScriptSide(plain, plain.program), ScriptSide(switched, switched.program)
     else:
         first, second, *command = programs
         places = [Path(first).resolve(), Path(second).resolve()]
         named = next((word for word in command if Path(word).resolve() in places), first)
         old, new = (ScriptSide(launch_with(command, each, named), each) for each in (first, second))
-    return matched(old, new, terms._replace(process=ComparedRanks))
+    for side in (old, new):
+        typer.echo(f"{side.title}: {side.launch.describe()}", err=True)
+    return matched(old, new, terms._replace(process=ComparedRanks), wanted)

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -79,8 +79,11 @@ class Match(NamedTuple):
         return runs, dict(sorted(seen.items()))  # `a` first, whichever was asked first
 
 
-def matched(a: ScriptSide, b: ScriptSide, terms: Terms) -> Match:
-    """Two sides as a match; an `InvalidValue` if an allowed difference does not exist."""
+def matched(a: ScriptSide, b: ScriptSide, terms: Terms, settings: Collection[str] = ()) -> Match:
+    """Two sides as a match, of which `b` has these switches; allowed differences must exist."""
+    allowed = set(terms.allowed)
+    if "batch_size" in settings:  # it changes what a step trains on
+        allowed |= {"samples", "updates", "losses"}
     for name in terms.allowed:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
@@ -100,9 +103,7 @@ def two_scripts(old: Launch, new: Launch, terms: Terms) -> Match:
 def with_switches(launch: Launch, settings: Mapping[str, Value], terms: Terms) -> Match:
     """A script as it is, and with switches that are set from outside."""
     title = ", ".join(f"{name}={shown(value)}" for name, value in settings.items())
-    if "batch_size" in settings:
-        terms = terms._replace(allowed=[*terms.allowed, "samples", "updates"])
-    return matched(ScriptSide(launch, UNCHANGED), ScriptSide(launch, title, settings), terms)
+    return matched(ScriptSide(launch, UNCHANGED), ScriptSide(launch, title, settings), terms, settings)
 
 
 # ---------------------------------------------------------------- whole runs

@@ -25,6 +25,16 @@ def test_a_command_starts_each_script_at_its_end_or_where_it_names_one(scripts):
     assert launch_with(["torchrun", "-x"], "new.py", "old.py").command == ("torchrun", "-x", "new.py")
 
 
+@pytest.mark.parametrize("word", ["old.py", "new.py", "./old.py", "./new.py"])
+def test_a_command_that_names_either_script_starts_each_side_s_own_there(word, scripts, capsys):
+    """OLD and NEW were made arguments of the script that it names, which was compared with itself."""
+    sides = match(["old.py", "new.py", "torchrun", word, "-x"], [], Terms())
+    starter = sides.plan.source().starter
+    started = [starter.launch_of(side.title).command for side in (sides.a, sides.b)]
+    assert started == [("torchrun", "old.py", "-x"), ("torchrun", "new.py", "-x")]
+    assert "old.py: torchrun old.py -x\nnew.py: torchrun new.py -x\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["torchrun", "-m"], ["torchrun", "run.py"]])
 def test_each_side_is_started_with_its_own_script_whatever_else_the_command_names(command, scripts, tmp_path):
     """Both had the title of the command, by which a side was looked up: A was started as B, and B as A."""
@@ -48,6 +58,13 @@ def test_switches_of_ranks_are_told_from_those_of_scripts():
     assert values == {"find_unused_parameters": False, "bucket_mb": 100, "workers": 2}
     assert of_script(values) == {"workers": 2}
     assert in_words(values) == "find_unused_parameters=off, bucket_mb=100, workers=2"
+
+
+@pytest.mark.parametrize(
+    ("setting", "allowed"), [("batch_size=8", {"samples", "updates", "losses"}), ("bucket_mb=9", set())]
+)
+def test_a_batch_size_changes_what_ranks_train_on_as_it_does_in_one_process(setting, allowed, scripts):
+    assert match(["torchrun", "old.py"], [setting], Terms()).allowed == allowed
 
 
 @pytest.mark.parametrize(
