@@ -124,6 +124,7 @@ def _launched(
                     failures[count] = f"{known}: {problem.what}"
                 left = [each for each in counts if seen[each] or each not in failures]
                 if len(left) < 2:
+                    problem.what = "; ".join(failures.values())
                     raise
     return seen, failures
 

@@ -151,9 +151,19 @@ def test_a_script_that_fails_ends_it_where_nothing_is_left_to_compare(script, mo
 
 
 def test_the_others_are_tried_where_the_first_number_of_ranks_fails(script, monkeypatch):
-    watching(monkeypatch, {1})
+    started = watching(monkeypatch, {1})
     result = scaling.scale(script, [1, 2, 4])
+    assert started == [1, 2, 4, 2, 4, 2, 4]
     assert ([each.ranks for each in result.measured], list(result.failures)) == ([2, 4], [1])
+    text = terminal.text(scaled.sections(result))
+    assert "1 rank: rank 0 of 1 failed" in text and "4 ranks train" in text
+
+
+def test_where_nothing_is_left_to_compare_each_failure_is_told(script, monkeypatch):
+    started = watching(monkeypatch, {1, 2})
+    with pytest.raises(RunFailed, match="rank 0 of 1 failed; rank 0 of 2 failed"):
+        scaling.scale(script, [1, 2, 4])
+    assert started == [1, 2]
 
 
 def test_launches_before_one_that_fails_count(script, monkeypatch):
