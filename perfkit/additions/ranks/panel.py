@@ -1,14 +1,12 @@
 """How a script scales, in a notebook."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from perfkit import machine
 from perfkit.additions.ranks import scaled, scaling, watching
 from perfkit.additions.ranks.scaling import Scaling
 from perfkit.additions.ranks.watching import RanksReport
-from perfkit.additions.scripts.watched import Launch
+from perfkit.additions.scripts.watched import own_or_shipped
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.studies.sources import Progress
 
@@ -17,14 +15,14 @@ def scale(
     script: str, ranks: Sequence[int] = (1, 2), arguments: Sequence[str] = (), **how: Any
 ) -> Shown[Scaling]:
     """Trains a script, or one of `data/scripts`, with each number of ranks; `how` as for `scaling.scale`."""
-    launch, counts = _launch(script, arguments), scaling.counts_of(",".join(map(str, ranks)))
+    launch, counts = own_or_shipped(script, arguments), scaling.counts_of(",".join(map(str, ranks)))
     found = with_line(lambda now: scaling.scale(launch, counts, progress=now, **how))
     return Shown(found, scaled.sections(found))
 
 
 def watch_ranks(script: str, ranks: int = 2, arguments: Sequence[str] = (), **how: Any) -> Shown[RanksReport]:
     """Watches a script on so many ranks, who is late and where; `how` as for `watching.watch_launch`."""
-    launch = scaling.torchrun(_launch(script, arguments), ranks)
+    launch = scaling.torchrun(own_or_shipped(script, arguments), ranks)
 
     def watched(now: Progress) -> RanksReport:
         with watching.alone(launch, now):
@@ -32,9 +30,3 @@ def watch_ranks(script: str, ranks: int = 2, arguments: Sequence[str] = (), **ho
 
     found = with_line(watched)
     return Shown(found, found.sections())
-
-
-def _launch(script: str, arguments: Sequence[str]) -> Launch:
-    shipped = machine.shipped(script.removeprefix("data/"))
-    path = str(shipped) if shipped.is_file() and not Path(script).exists() else script
-    return Launch(path, tuple(arguments))

@@ -4,9 +4,9 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfkit import machine, registry
+from perfkit import registry
 from perfkit.additions.scripts import messages, study
-from perfkit.additions.scripts.watched import Launch
+from perfkit.additions.scripts.watched import own_or_shipped
 from perfkit.additions.scripts.watching import BUDGET_S, watch_script
 from perfkit.errors import InvalidValue
 from perfkit.notebook.controls import Controls
@@ -27,6 +27,7 @@ class ScriptPanel(Panel):
 
     Args:
         script: the file, also one of perfkit's own in `data/scripts`; with `module`, one for `python -m`.
+            *Continue* refuses it once it was edited; edits of what it imports are not noticed.
         args: the script's own arguments.
         preset: `smoke`, `quick` or `paper`: how large blocks are, and how long they are measured.
     """
@@ -34,10 +35,7 @@ class ScriptPanel(Panel):
     def __init__(
         self, script: str | Path, args: Sequence[object] = (), module: bool = False, preset: str | None = None
     ) -> None:
-        example = machine.shipped(str(script).removeprefix("data/"))
-        if example.is_file() and not Path(script).exists():
-            script = example
-        self.launch = Launch(str(script), tuple(map(str, args)), module)
+        self.launch = own_or_shipped(str(script), args, module)
         self._preset = preset
         self.plan = self._planned_now()
         self._edit: list[Content] = []

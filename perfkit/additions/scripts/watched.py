@@ -26,7 +26,7 @@ from perfkit.additions.scripts import entry
 from perfkit.additions.scripts.messages import TEXTS, ScriptFacts, failed
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.process.child import Conversation, OnProgress, last_lines, share_headers
-from perfkit.process.failures import explain_exit
+from perfkit.process.failures import explain_exit, is_users
 from perfkit.process.tree import GRACE_S, Tree
 from perfkit.recipe import Recipe, Value
 from perfkit.show import units
@@ -34,6 +34,7 @@ from perfkit.show import units
 _TABLES = registry.toml(__package__, "watched")
 _ELSEWHERE_S = 15.0  # seconds without a step after which busy processes are looked for
 _BUSY = 0.2  # the part of a core from which on one is busy
+_OF_MODULES = ("/__main__.py", ".py")  # what Python runs of a package, and of a module
 _WATCHER = "perfkit.additions.scripts.questions:Questions"  # is made in its process after torch's import
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
 
@@ -62,10 +63,15 @@ class Launch:
         return path if not self.module and path.is_file() else None
 
     def frozen(self) -> Self:
-        """The same with its script as it is now, whatever is saved in its file from now on."""
-        if self.script is None:
+        """The same with its script or module as it is now, whatever is saved in its file from now on."""
+        file = self.script
+        if self.module:  # found as an import would find it
+            name = self.program.replace(".", "/")
+            files = [Path(folder, name + end) for folder in machine.import_paths() for end in _OF_MODULES]
+            file = next((each for each in files if each.is_file() and is_users(str(each))), None)
+        if file is None:
             return self
-        now = {self.script.resolve(): self.script.read_bytes()}
+        now = {file.resolve(): file.read_bytes()}
         return replace(self, replaced=tuple((now | dict(self.replaced)).items()))
 
     @property
@@ -85,6 +91,13 @@ class Launch:
 
     def describe(self) -> str:
         return " ".join(["python", *self.words[1:]])
+
+
+def own_or_shipped(script: str, arguments: Sequence[object] = (), module: bool = False) -> Launch:
+    """A launch of a user's script, or of perfkit's own in `data/scripts` if there is none of this name."""
+    shipped = machine.shipped(script.removeprefix("data/"))
+    program = str(shipped) if shipped.is_file() and not Path(script).exists() else script
+    return Launch(program, tuple(map(str, arguments)), module)
 
 
 class WatchedScript(Conversation):
@@ -182,11 +195,9 @@ class WatchedScript(Conversation):
         where = Path.cwd()
         script = self.launch.script
         known = [where]
-        files = dict(self.launch.replaced)
+        files = dict(self.launch.frozen().replaced)
         if script:
-            real = script.resolve()
-            known += script.parent, real.parent
-            files.setdefault(real, script.read_bytes())
+            known += script.parent, script.resolve().parent
         places = {str(path): self._place(path) for each in known for path in (each, each.resolve())}
         for place in places.values():
             outputs.unfold(self._mirror, place)

@@ -72,6 +72,25 @@ def test_continue_adds_to_the_rounds_of_the_same_sides_until_they_decide(panel, 
     assert compared.asked[-1].sides[1].changes == {"channels_last": True}
 
 
+@pytest.mark.parametrize("file", ["parcel/train.py", "parcel/train/__main__.py"])
+def test_an_edited_module_is_measured_anew_and_never_continued(file, tmp_path, monkeypatch):
+    """Its code was not known, so that rounds of two programs were pooled."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text("first = 1\n")
+    panel = panels.ScriptPanel("parcel.train", module=True, preset="smoke")
+    compared = Compared(comparison(scatter=0.3))
+    monkeypatch.setattr(panels, "compare_candidates", compared)
+    panel.set(workers=2)
+    click(panel, "Run")
+    path.write_text("second = 2\n")
+    click(panel, "Continue", is_fine=False)
+    assert "the code of parcel.train has changed" in panel.status.error.value
+    measured = compared.asked[0].plan.source().starter.launch
+    assert measured.replaced == ((path, b"first = 1\n"),), "processes that start later have it, too"
+
+
 @pytest.mark.parametrize("label", ["Continue", "Run"])
 @pytest.mark.parametrize("problem", [Cancelled("stopped"), RunFailed("the script failed")])
 def test_other_work_and_what_ends_before_it_measures_leave_the_comparison(
