@@ -46,7 +46,7 @@ class TrainingOptions:
     host: Annotated[
         str | None, typer.Option(help="the host of a simulated GPU: article, ideal, or cores=8,fetch_ms=1.85")
     ] = None
-    seed: Annotated[int, typer.Option(help="seed of weights, order and augmentation")] = 0
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="seed of weights, order, augmentation")] = 0
 
     def where(self) -> dict[str, Any]:
         return vars(self) | {"options": parse_options(self.options)}

@@ -24,7 +24,7 @@ class RankQuestions(Questions):
     """Rank 0 is asked at its steps; the others tell what they know at any time, from a thread."""
 
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
-        seed = settings["seed"] + int(os.environ.get("RANK", "0"))
+        seed = (settings["seed"] + int(os.environ.get("RANK", "0"))) % 2**32  # NumPy takes no larger one
         line, _ = Pipe()
         super().__init__(settings | {"seed": seed, "line": os.dup(line.fileno())}, files)
         self.line.close()  # until this process is rank 0

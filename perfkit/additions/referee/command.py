@@ -35,7 +35,7 @@ def referee(
         cli.Texts, typer.Option("--set", help="switch=value, set from outside in one script; repeatable")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="smoke, quick or paper")] = None,
-    seed: Annotated[int, typer.Option(help="seed of both sides")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="seed of both sides")] = 0,
     allow: Annotated[
         cli.Texts, typer.Option(help="a difference that is meant, such as samples; repeatable")
     ] = None,

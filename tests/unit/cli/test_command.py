@@ -311,6 +311,11 @@ PLAYED = ("run", "--device", "recorded:cpu-quick")
         (("referee", "a.py", "b.py", "--whole", "--budget", "90"), "--whole runs both to their end"),
         (("compare", "amp", "amp", "--budget", "inf"), "--budget was given inf. Give a finite number"),
         (("referee", "a.py", "b.py", "-m", "--", "torchrun"), "-m is for python"),
+        (
+            ("referee", "a.py", "b.py", "--seed", "-1"),
+            "Invalid value for '--seed': Input should be greater than or equal to 0",
+        ),
+        ((*LADDER, "amp", "--seed", "4294967296"), "Input should be less than or equal to 4294967295"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(given, words):
