@@ -218,13 +218,11 @@ def _models(seen: RankSymptoms) -> Found:
     for ddp in seen.first.ddps:
         if ddp.needs_no_search:
             yield _CAUSES.found("unused_parameters", place(ddp.where))
-    shared = [gpu for gpu in gpus if gpus.count(gpu) > 1]
-    if shared:
+    if shared := [gpu for gpu in gpus if gpus.count(gpu) > 1]:
         yield _CAUSES.found("ranks_share_a_gpu", _model(seen), ranks=gpus.count(shared[0]), gpu=shared[0])
     if gpus and any(ddp.backend == "gloo" for ddp in seen.first.ddps):
         yield _CAUSES.found("gloo_on_gpus", _model(seen))
-    layers = sum(ddp.sync_norms for ddp in seen.first.ddps)
-    if layers:
+    if layers := sum(ddp.sync_norms for ddp in seen.first.ddps):
         yield _CAUSES.found("sync_batch_norm", _model(seen), layers=layers)
 
 

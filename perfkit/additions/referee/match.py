@@ -92,7 +92,7 @@ def matched(a: ScriptSide, b: ScriptSide, terms: Terms, settings: Collection[str
     others = {} if b.launch == a.launch else {b.title: b.launch}
     starter = ScriptStarter(a.launch, others, (WITNESS,), terms.process)
     plan = script_plan(starter, terms.preset, terms.seed)
-    return Match(plan, Candidate(a.title, a.changes), Candidate(b.title, b.changes), set(terms.allowed))
+    return Match(plan, Candidate(a.title, a.changes), Candidate(b.title, b.changes), allowed)
 
 
 def two_scripts(old: Launch, new: Launch, terms: Terms) -> Match:
@@ -145,12 +145,11 @@ def compare_whole(match: Match, progress: Progress) -> MatchResult:
         stages = stages_of(match.a, match.b, source)
         begun = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
         lives = [_Life(run, *session.start(stage)) for run, stage in zip(begun, stages, strict=True)]
-        order = random.SystemRandom()
         turn = 0
         while going := [life for life in lives if not life.has_ended]:
             turn += 1
             progress.reach(0.5, f"turn {turn} of both, to their end")
-            for life in order.sample(going, len(going)):
+            for life in random.SystemRandom().sample(going, len(going)):
                 life.go_on()
         (a, seen_a), (b, seen_b) = (life.ended() for life in lives)
     rates = b.raw.block_samples_per_s, a.raw.block_samples_per_s

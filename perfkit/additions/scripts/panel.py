@@ -105,12 +105,11 @@ class ScriptPanel(Panel):
     def _patch(self, job: Job) -> None:
         settings = self._settings()
         sides = self.answer.sides
-        runs = self.answer.runs
         edit = registry.load("perfkit.additions.patch.edits:make")(self.launch, settings, job.progress)
         diff = edit.diff()
         self._save.value = download(diff, "perfkit.diff")
         self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]
-        if sides and settings == sides[1].changes and not study.losses(*runs).ok:
+        if sides and settings == sides[1].changes and not study.losses(*self.answer.runs).ok:
             self._save.value = ""
             self._edit.insert(0, Notice("There is no file to save: with these switches the losses differ."))
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from perfkit.additions.ranks import command
 from perfkit.additions.ranks.command import match
 from perfkit.additions.ranks.launch import launch_of, launch_with
 from perfkit.additions.ranks.switches import in_words, of_script, parse
@@ -73,13 +72,3 @@ def test_a_batch_size_changes_what_ranks_train_on_as_it_does_in_one_process(sett
 def test_a_switch_that_is_not_one_is_refused(setting):
     with pytest.raises(InvalidValue):
         parse([setting])
-
-
-@pytest.mark.parametrize("named", ["old.py", "./old.py", "new.py"])
-def test_either_script_may_be_named_in_the_command_by_any_path(named, scripts, monkeypatch):
-    """Else both would be its arguments, and the same script would train on both sides."""
-    monkeypatch.setattr(command, "matched", lambda old, new, terms: (old, new))
-    sides = match(["old.py", "new.py", "torchrun", named, "--lr", "1"], [], Terms())
-    assert [side.launch.command for side in sides] == [
-        ("torchrun", name, "--lr", "1") for name in ("old.py", "new.py")
-    ]
