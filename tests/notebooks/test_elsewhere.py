@@ -24,6 +24,7 @@ OTHERS = (
     '"amp_fewer_threads"',
     '"scaled_decode"',
     "small_ones",
+    "waits",  # an exercise in plain PyTorch
 )
 FOLDER = Path(__file__).parents[2] / "notebooks" / "src"
 SOURCES = sorted(FOLDER.glob("0[1-7]_*.py"))

@@ -2,13 +2,18 @@
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from PIL import Image
 
+from perfkit.additions.my_train import steps
+from perfkit.workloads import files
+from perfkit.workloads.photos import Photos
 from tests.support import zygotes
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +97,14 @@ SMALLER = {
 single one a busy machine takes too few steps. A smaller GPT is as good for whatever does not measure it."""
 
 
+def make_smaller_photos():
+    """Makes the photos that chapters train on, with sides of half the length: most of a step is decoding them."""
+    for count in (Photos.presets["smoke"]["count"], steps.PHOTOS):
+        for file in Path(files.photo_folder(count)).rglob("*.jpg"):
+            with Image.open(file) as photo:
+                photo.reduce(2).save(file, "JPEG", quality=90)
+
+
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
     """Executes notebooks one after the other in one kernel, as each new one would import torch three times."""
@@ -115,10 +128,13 @@ def kernel(tmp_path_factory):
         assert left <= {"my_train.py"}, "a notebook leaves nothing else beside it"
 
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        for name, value in zygotes.SET.items():
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="perfkit-data-", ignore_cleanup_errors=True) as data,
+    ):
+        for name, value in {"PYTHONPATH": path, "PERFKIT_DATA": data, **zygotes.SET}.items():
             patch.setenv(name, value)
+        make_smaller_photos()
         yield execute
         client._cleanup_kernel()
 
