@@ -120,13 +120,13 @@ class Sampler:
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            faulthandler.unregister(signal.SIGPROF)
-            signal.signal(signal.SIGPROF, signal.SIG_DFL)
             if signal.getsignal(signal.SIGALRM) == look:  # else the script now uses the alarm itself
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops a pending alarm
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_PROF, 0)  # no look sets it any more
+            faulthandler.unregister(signal.SIGPROF)
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
             os.close(dumps)
             os.close(dumped)
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import faulthandler
 import hashlib
 import io
 import os
@@ -138,6 +139,21 @@ def pairs(known, count):
         is_known = -number in known
         found.append((number, is_known))
     return found
+
+
+def test_a_look_that_comes_while_the_sampler_ends_leaves_no_timer_behind(monkeypatch):
+    """What it sets off would end the process once nobody listens to it."""
+    unregister = faulthandler.unregister
+
+    def late(number):
+        if callable(signal.getsignal(signal.SIGALRM)):
+            signal.raise_signal(signal.SIGALRM)
+        return unregister(number)
+
+    monkeypatch.setattr(faulthandler, "unregister", late)
+    with Sampler(lambda: "own code").running():
+        pass
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
 def test_a_line_without_a_call_is_seen_while_it_is_under_way():
