@@ -40,7 +40,6 @@ class Inquiry(Part):
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self.is_counting = False
         self.nodes: dict[int, int] = {}
         self.is_on: dict[str, str] = {}  # modes in the last backward pass, where a `with` may have them on
         self.shapes = set[tuple[int, ...]]()
@@ -51,7 +50,7 @@ class Inquiry(Part):
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
 
     def _noted(self, role: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.is_counting:  # else it may be a look that sets it
+        if not self._script.looked_at.value:  # else it may be a look that sets it
             self._script.note_call(role)
         return plain(*args, **kwargs)
 
@@ -59,12 +58,12 @@ class Inquiry(Part):
         if function is None:  # used as a decorator, which calls it again
             return plain(**kwargs)
         self._script.note_call("checkpointing")
-        own = functools.partial(self._maybe_again, function) if self.is_counting else function
+        own = functools.partial(self._maybe_again, function) if self._script.looked_at.value else function
         return plain(own, *args, **kwargs)
 
     def _maybe_again(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
-        if not (self.is_counting and script.steps.in_backward) or is_capturing():
+        if not (script.looked_at.value and script.steps.in_backward) or is_capturing():
             return function(*args, **kwargs)
         checks.synchronize(script.device)  # with what comes before it in the backward pass
         with script.doing(AGAIN):
@@ -88,7 +87,7 @@ class Inquiry(Part):
                 self.rows = _rows(self._script)
 
     def on_graph(self, roots: Any) -> None:
-        if self.is_counting:
+        if self._script.looked_at.value:
             with self._script.doing(_LOOKS):
                 self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, LIMIT.most_nodes))
                 self.is_on = dict(_modes(self._script))
@@ -103,15 +102,14 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     until = clock() + seconds
     took = list[float]()
     times: Times = defaultdict(float)
-    inquiry.is_counting = script.waits_for_device = True
-    session.loaders.is_watched[0] = 1
+    script.looked_at.value = True
     own_threads = torch.get_num_threads()
     torch.set_num_threads(threads or own_threads)
     sizes = {id(held): len(held) for _, held, _ in _containers()}
     before = _first_values(script)
     try:
         with (
-            session.run_account.counting(is_timed=False),
+            session.run_account.counting(),
             _collections(script, session.run_account.part_now, collecting),
             sampler.running(),
         ):
@@ -123,8 +121,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
                 _add(times, of_step, EVALUATION in step.marks, messages.BETWEEN if is_long else OWN)
     finally:
         torch.set_num_threads(own_threads)
-        inquiry.is_counting = script.waits_for_device = False
-        session.loaders.is_watched[0] = 0
+        script.looked_at.value = False
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent

@@ -162,7 +162,6 @@ class Loaders(Part):
         self._script = script
         self.drawn = mmap.mmap(-1, 1)  # whether the data set draws random numbers; shared with workers
         self.asked_worker = mmap.mmap(-1, 1)  # whether code that loads has asked which worker it is
-        self.is_watched = mmap.mmap(-1, 1)
         self.watch = Watch(script)
         self._looks = 0
         self._is_fetching = False
@@ -268,7 +267,7 @@ class Loaders(Part):
 
     def _fetch_samples(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
-        if self.is_watched[0] and self._script.part != "evaluation":
+        if self._script.looked_at.value and self._script.part != "evaluation":
             with self.watch.fetching(fetcher, indices):
                 return plain(fetcher, indices)
         self.watch.end_looking()

@@ -148,7 +148,7 @@ class Questions(Procedures, Part):
     def observe(self, steps: int, seconds: float = math.inf) -> Procedure:
         """`Observation` of plain steps: fewer if the script ends before, or if they take longer."""
         until = clock() + seconds
-        with self.run_account.counting(is_timed=True):
+        with self.run_account.counting():
             try:
                 if LIMIT.many * self._early[-1].seconds < seconds:
                     yield from self.warm_up(min(LIMIT.warmup_s, seconds / 10))
@@ -167,7 +167,7 @@ class Questions(Procedures, Part):
     def run_on(self, steps: float = math.inf, seconds: float = math.inf) -> Procedure:
         """Goes on at the script's own speed, until so many steps or for so many seconds; whether it ended."""
         until = clock() + seconds
-        with self.run_account.counting(is_timed=True):
+        with self.run_account.counting():
             try:
                 while self._script.steps.count < steps and clock() < until:
                     yield

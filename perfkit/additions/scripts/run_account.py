@@ -21,7 +21,7 @@ class RunAccount(Part):
 
     def __init__(self, script: Script, is_open: bool = True) -> None:
         self._script = script
-        self._is_open = self._is_timed = is_open  # from the first step on
+        self._is_open = is_open  # from the first step on
         self._sees_memory = not script.settings["observers"]  # which is compared from outside
         self._plain = list[StepTime]()
         self._marked = list[ScriptStep]()
@@ -36,12 +36,12 @@ class RunAccount(Part):
         self._process = psutil.Process()
 
     @contextlib.contextmanager
-    def counting(self, is_timed: bool) -> Iterator[None]:
-        self._is_open, self._is_timed = True, is_timed
+    def counting(self) -> Iterator[None]:
+        self._is_open = True
         try:
             yield
         finally:
-            self._is_open = self._is_timed = False
+            self._is_open = False
 
     def part_now(self) -> str:
         """What the script does at this moment."""
@@ -93,7 +93,7 @@ class RunAccount(Part):
             self._count += 1
             if step.marks or step.spent["start"]:  # workers may be ended in any step
                 self._marked.append(step)
-            elif self._is_timed and len(self._plain) < _KEPT:
+            elif not self._script.looked_at.value and len(self._plain) < _KEPT:
                 self._plain.append(StepTime(number, step.seconds, _parts(step)))
             else:
                 self._more_s += step.seconds

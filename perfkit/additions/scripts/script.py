@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import ctypes
 import functools
+import mmap
 import os
 import statistics
 import sys
@@ -159,7 +161,9 @@ class Script(View, Part):
         self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
         self.is_timed = False  # whether the steps under way are timed: then nothing is walked or listed
         self.part = ""  # what the main thread does at this moment; empty in code of the script's own
-        self.waits_for_device = False  # at the end of a part: a line that waits next has only its own time
+        # Whether the steps under way are looked at: all parts ask here, and those in loader workers.
+        self.looked_at = ctypes.c_bool.from_buffer(mmap.mmap(-1, 1))
+        self._process = os.getpid()
         self._inner_s = 0.0
         self._seen: list[ScriptStep] = []
         self._graphs = 0
@@ -185,8 +189,8 @@ class Script(View, Part):
         start = clock()
         try:
             yield
-            if self.waits_for_device and not is_capturing():
-                synchronize(self.device)
+            if self.looked_at.value and os.getpid() == self._process and not is_capturing():
+                synchronize(self.device)  # a line that waits next has only its own time
         finally:
             took = clock() - start
             self.steps.now.spent[part] += took - self._inner_s

@@ -1,6 +1,8 @@
 """What loader workers are seen to do while batches are watched."""
 
 import contextlib
+import multiprocessing
+import os
 from collections import deque
 from types import SimpleNamespace
 
@@ -9,6 +11,7 @@ import torch
 from torch.utils import data
 
 from perfkit.additions.scripts import loaders
+from perfkit.additions.scripts import script as script_module
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.loaders import Watch
 from perfkit.additions.scripts.script import Script
@@ -86,3 +89,28 @@ def test_samples_of_a_batch_are_those_that_the_sampler_has_asked_for(indices, sh
     watching._fetch(lambda iterator: torch.zeros(shape), SimpleNamespace(_perfkit=epoch))
     ((fetched,), _) = watching._ledger.backward()
     assert fetched.samples == samples
+
+
+def test_a_worker_sees_that_steps_are_looked_at_and_waits_for_no_device(monkeypatch):
+    """One that is forked meanwhile must not touch a GPU, which only its parent may use."""
+    waits = []
+    monkeypatch.setattr(script_module, "synchronize", waits.append)
+    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    ours, theirs = multiprocessing.Pipe()
+    script.looked_at.value = True
+    child = os.fork()
+    if not child:
+        theirs.recv()
+        with script.doing("data set"):
+            theirs.send(script.looked_at.value)
+        theirs.send(len(waits))
+        theirs.recv()
+        script.looked_at.value = False
+        os._exit(0)
+    with script.doing("forward"):
+        pass
+    ours.send("the parent has ended its part")
+    assert (ours.recv(), ours.recv(), len(waits)) == (True, 0, 1)
+    ours.send("a worker may end it, too")
+    os.waitpid(child, 0)
+    assert not script.looked_at.value

@@ -13,6 +13,7 @@ from perfkit.additions.scripts.script import ScriptStep
 def account(*steps):
     script = SimpleNamespace(
         settings={"observers": []},
+        looked_at=SimpleNamespace(value=False),
         steps=SimpleNamespace(count=0, now=ScriptStep()),
         sites=defaultdict(list),
     )
