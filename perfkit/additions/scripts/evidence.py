@@ -118,7 +118,8 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
                 took.append(step.seconds)
                 of_step, sampler.times = sampler.times, defaultdict(float)  # looks go on meanwhile
                 is_long = step.marks and messages.BETWEEN in run_account.split(step, min(took))
-                _add(times, of_step, EVALUATION in step.marks, messages.BETWEEN if is_long else OWN)
+                evaluates = not step.marks.isdisjoint({EVALUATION, "eval()"})
+                _add(times, of_step, evaluates, messages.BETWEEN if is_long else OWN)
     finally:
         torch.set_num_threads(own_threads)
         script.looked_at.value = False

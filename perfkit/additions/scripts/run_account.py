@@ -55,7 +55,7 @@ class RunAccount(Part):
             self._script.note_call("eval mode")
             self.on_evaluation()
         elif self._has_evaluated:
-            self._script.steps.now.marks.add("evaluation")
+            self._script.steps.now.marks.add("eval()")  # what it has done meanwhile may be nothing
         self._has_evaluated = not trains
 
     def on_evaluation(self) -> None:
@@ -114,7 +114,7 @@ class RunAccount(Part):
             last=self._script.steps.count,
             plain=plain or [StepTime(at, step.seconds, _parts(step)) for at, step in enumerate(marked)],
             epochs=self._epochs,
-            evaluations=sum("evaluation" in step.marks for step in marked),
+            evaluations=sum(bool({"evaluation", "eval()"} & step.marks) for step in marked),
             marked=len(marked),
             compiled=sum("compilation" in step.marks for step in marked),
             evaluation_bytes=self._evaluation_bytes,

@@ -104,7 +104,8 @@ def test_an_evaluation_may_call_a_model_by_other_names_than_forward(script, eval
     models._set_mode(nn.Module.train, model)
     (step,) = train(script, lambda: model(ROWS).sum(), steps=1)
     assert len(decoded) and model.training
-    assert ("evaluation" in step.marks, "evaluated" in step.spent) == (evaluates, True)
+    assert ("eval()" in step.marks, "evaluated" in step.spent) == (evaluates, True)
+    assert "evaluation" not in step.marks, "an edit that evaluates nothing is told by that"
     assert bool(script.sites["eval mode"]) == evaluates
 
 
