@@ -161,8 +161,7 @@ class Script(View, Part):
         self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
         self.is_timed = False  # whether the steps under way are timed: then nothing is walked or listed
         self.part = ""  # what the main thread does at this moment; empty in code of the script's own
-        # Whether the steps under way are looked at: all parts ask here, and those in loader workers.
-        self.looked_at = ctypes.c_bool.from_buffer(mmap.mmap(-1, 1))
+        self.looked_at = ctypes.c_bool.from_buffer(mmap.mmap(-1, 1))  # whether steps are; workers know it
         self._process = os.getpid()
         self._inner_s = 0.0
         self._seen: list[ScriptStep] = []
