@@ -77,12 +77,12 @@ class Inquiry(Part):
             tensor = first_tensor(given)
             if tensor is not None:
                 self.shapes.add(tuple(tensor.shape))
-        if self.is_counting:
+        if self._script.looked_at.value:
             with self._script.doing(_LOOKS):
                 self.padding.append(max(_paddings(given), default=(0.0, 0.0, 0)))
 
     def on_gradients(self) -> None:
-        if self.is_counting and self.rows is None:
+        if self._script.looked_at.value and self.rows is None:
             with self._script.doing(_LOOKS):
                 self.rows = _rows(self._script)
 
