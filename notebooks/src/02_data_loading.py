@@ -56,11 +56,11 @@ plt.ylim(bottom=0)
 plt.show()
 
 # %% [markdown]
-# From 2 on: then a step is a copy and the kernels, one after the other, and no worker shortens either ([03](03_pinning.ipynb)). (The simulation leaves out the loss of too many workers.)
+# From 2 on: then a step is a copy and the kernels, one after the other, and no worker shortens either ([03](03_pinning.ipynb)).
 #
 # ## On a CPU: sleeping threads
 #
-# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep. Neither change helped on its own: the worker gave 0.92 times the plain rate, sleeping threads 0.94; together they gave 1.20 ([details](../docs/cpu.md)). So the panel makes both.
+# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep. In a longer measurement the worker alone gave 0.92 times the plain rate, sleeping threads 0.94, both 1.20 ([details](../docs/cpu.md)). So the panel makes both.
 #
 # ## Your line
 #
@@ -87,7 +87,7 @@ pk.my_train(wait_policy="passive")
 pk.my_train(wait_policy="default")
 
 # %% [markdown]
-# Multiply both ratios: that is the worker's gain alone. Below 1, only sleeping threads made it pay. (Pictures of your file don't time workers: see the panel's.)
+# Multiply both ratios: that is the worker's gain alone. In the stored output 1.28 × 0.80 = 1.03 (0.88 to 1.19) shows none: sleeping threads made it pay. (Pictures of your file don't time workers: see the panel's.)
 
 # %% [markdown]
 # ## Drill

@@ -107,7 +107,7 @@ pk.my_train(allow=["samples", "updates"])
 #
 # </details>
 #
-# *Undecided* here, but *faster* in the panel? That the two don't contradict each other doesn't make the gain certain: measure longer, or choose to keep it. Not kept? Undo it. Kept? Tune the learning rate again before you judge the accuracy.
+# *Undecided* here, but *faster* in the panel? The two agree within their intervals, which does not settle it: measure longer, or keep it by choice. Not kept? Undo it. Kept? Tune the learning rate again before you judge the accuracy.
 
 # %% [markdown]
 # ## Drill

@@ -46,7 +46,7 @@ print(
 # %% [markdown]
 # Either way you send a quarter of the bytes (the label's 8 bytes stay). While the worker keeps up, a CPU hardly gains, and the walk-through's V100, pinned by then, only went from 1,584 to 1,670 samples/s.
 #
-# (The recording tried stages in pairs, from one loop: *batch size* and *uint8 copy*, then *scaled decoding* and [channels_last](06_amp.ipynb). What was faster went on. Your panels start from what you kept.)
+# (The recording tried *batch size* and *uint8 copy* from one loop, with batches of 32, then *scaled decoding* and [channels_last](06_amp.ipynb) from batches of 64. Yours start from what you kept.)
 #
 # *No measurable difference* is a result: the text under the table says how large any difference is at most. *Undecided* is not a result yet: **Continue** adds rounds. Unless it is *faster*, press **Drop**, and try it again in [07](07_compile.ipynb).
 #
@@ -59,7 +59,7 @@ cheaper = pk.StagePanel("scaled_decode")
 cheaper.run()
 
 # %% [markdown]
-# The walk-through enlarges 32 × 32 images to 224 × 224 and then copies 49 times the bytes: resize on the device (`device_resize`).
+# The walk-through enlarges 32 × 32 images to 224 × 224, then copies 49 times the bytes: resize on the device.
 
 # %% [markdown]
 # ## Your line

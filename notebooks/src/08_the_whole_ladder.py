@@ -31,13 +31,13 @@ panel.run()
 #
 # Expect 1.5 to 3 times on two cores, most with 16-bit units, and more on a GPU.
 #
-# Now your own file, against the one that chapter 00 wrote. Guess: is it the product of your gains? The last bar is measured at once.
+# Now your own file, against the one that chapter 00 wrote. Guess: will the total equal the product of your gains? The last bar measures all edits at once. (This page is older than 02 to 07, so gains differ.)
 
 # %%
 pk.my_train(whole=True, allow=["samples", "updates", "losses"])
 
 # %% [markdown]
-# - *Below the product?* The product has an interval too. If both overlap, as in the recording, nothing shows that gains fail to multiply. But lines kept *because* they came out well tend to shrink when measured again.
+# - *Not the product?* The product has an interval too. If both overlap, as here, nothing shows that gains fail to multiply. But lines kept *because* they came out well tend to shrink when measured again.
 # - *Not the recipe's ratio?* The recipe has what panels decided, your file what *it* gained from (in the recording, uint8 batches as well). The rest is drift from one minute to the next.
 #
 # This is the recipe's script, with the same losses. `perfkit.workloads.files.photo_folder(256)` gives the path of its photos:
@@ -154,7 +154,7 @@ pk.puzzle("three_faults").check(train)
 #
 # <details><summary>Answer</summary>
 #
-# Only if its interval excludes 1, and *(again)* is within 2% of 1.
+# Only if its interval excludes 1, and that of *(again)* lies within 2% of 1.
 #
 # </details>
 #

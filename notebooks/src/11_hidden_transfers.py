@@ -59,7 +59,7 @@ for place in places:
 
 
 # %% [markdown]
-# Now without them: `ignore_index` leaves padding out of the mean, and the total is read once.
+# Now without them: `ignore_index` leaves padding out of the mean, and the total stays on the device.
 
 
 # %%
