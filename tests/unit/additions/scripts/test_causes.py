@@ -393,7 +393,7 @@ def test_gradients_of_rows_are_looked_at_before_the_script_clears_them(monkeypat
     script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
     inquiry = evidence.Inquiry(script)
     script.parts = [inquiry]
-    inquiry.is_counting = True
+    script.looked_at.value = True
     table = torch.nn.Embedding(10, 2)
     script.model.append(table)
     table(torch.tensor([3])).sum().backward()
