@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 
 from perfkit import machine
+from perfkit.additions.scripts.messages import SETTABLE
 from perfkit.additions.shared import kept
 from perfkit.errors import one_of
 from perfkit.machine import devices
-from perfkit.recipe import Value, parse_settings
+from perfkit.recipe import Recipe, Value, parse_settings
 from perfkit.results.stats import Ratio, judged
 from perfkit.show import units
 from perfkit.show.style import BLUE, Figure, Look, Row
@@ -61,6 +62,10 @@ def edits(of: str = "edit") -> list[dict[str, str]]:
 
 def outside(chapter: str, own: Mapping[str, Value]) -> dict[str, Value]:
     """What is set outside the file: by the chapters up to this one, on a CPU, and by the learner."""
+    for name in own:  # before they are stored: from then on, each measurement has them
+        if name not in SETTABLE:
+            raise one_of(name, SETTABLE, "switch that is set outside the file")
+    Recipe().replace(**own)
     course = edits("outside")
     switches = parse_settings([each["switch"] for each in course if each["chapter"] <= chapter]) | dict(own)
     refused = parse_settings([each["switch"] for each in course]) if devices.accelerators().cuda else {}

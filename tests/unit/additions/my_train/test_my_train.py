@@ -309,3 +309,21 @@ def test_damaged_versions_are_told_with_what_to_do(compared, data_dir):
     file.write_text("[{")
     with pytest.raises(InvalidValue, match=r"is damaged.*Move it away"):
         my_train()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"wait_polcy": "passive"}, "Did you mean 'wait_policy'"),
+        ({"accumulation": 2}, "unknown switch that is set outside the file 'accumulation'"),
+        ({"workers": "many"}, "'workers' was given 'many'"),
+    ],
+)
+def test_a_switch_that_cannot_be_set_is_refused_before_anything_is_stored(given, words, compared):
+    """Each later call would set it again, and fail."""
+    for _ in range(2):  # without a file, and with one
+        with pytest.raises(InvalidValue, match=words):
+            my_train(**given)
+        assert all(not version.switches for version in steps.load())
+        my_train()
+    assert compared.file.exists()
