@@ -21,6 +21,7 @@ class Candidate(NamedTuple):
 
     title: str
     changes: Mapping[str, Value] = MappingProxyType({})
+    program: object = None  # what is trained in place of the source's own program
 
 
 def candidate(text: str, plan: Plan) -> Candidate:
@@ -55,9 +56,9 @@ def compare_candidates(
 ) -> Comparison:
     """Measures B and A in rounds, in several incarnations, until the interval is narrow.
 
-    The plan says where, and for how long (`Plan.until`). Stopped by a person, it gives what was measured
-    until then. The rounds are added to those of an `earlier` comparison of the same two. The `store` keeps
-    the runs, and knows how far equal processes differ; what it cannot keep is in its `lost`.
+    The plan says where, and for how long (`Plan.until`). If the user stops it, it returns what has been
+    measured so far. The rounds are added to those of an `earlier` comparison of the same two. Runs are saved
+    in `store`, which knows how far equal processes differ; those that could not be are in `store.lost`.
     """
     with plan.open(progress or Progress(), Study.COMPARISON, store) as session:
         pair = session.measure(stages_of(a, b, session.source), rule_of_two(plan.rule))
@@ -104,7 +105,7 @@ def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) 
 
 
 def stages_of(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
-    """Both sides as stages, with two names; a side with a switch that cannot act here is refused."""
+    """Both sides as stages, with two names. Refuses a switch that cannot act here or is set already."""
     titles = (a.title, f"{b.title} (again)" if b.title == a.title else b.title)
     recipes = [source.baseline().replace(**side.changes) for side in (a, b)]
     stages = staging.recipe_stages(zip(titles, recipes, strict=True), source.target)
@@ -112,6 +113,9 @@ def stages_of(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
         refused = {name: why for name, why in stage.not_applied.items() if name in side.changes}
         if refused:
             raise InvalidValue(f"{side.title} cannot be compared here: {joined(refused)}", "Leave that out")
+    is_meant = a.changes == b.changes or a.program != b.program  # equal switches: to see how far runs differ
+    if stages[0].recipe == stages[1].recipe and not is_meant:
+        raise InvalidValue(f"{a.title} and {b.title} have the same switches", "Choose another value")
     return stages
 
 

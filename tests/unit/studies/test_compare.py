@@ -144,6 +144,18 @@ def test_a_side_with_a_switch_that_cannot_act_is_refused(machine, where):
     assert machine.slices() == []
 
 
+@pytest.mark.parametrize("changes", [{"batch_size": 8}, {"batch_size": 8, "workers": 0}])
+def test_a_switch_that_has_this_value_already_is_refused(machine, where, changes):
+    """It would be the same recipe twice. Equal switches are meant so, and a different program is a difference."""
+    for sides in ((A, Candidate("B", changes)), (Candidate("B", changes), A)):
+        if changes == A.changes:
+            assert compare_candidates(*sides, where.until(0)).rounds
+            continue
+        with pytest.raises(InvalidValue, match="have the same switches"):
+            compare_candidates(*sides, where.until(0))
+    assert compare_candidates(A, Candidate("B", changes, "edited"), where.until(0)).rounds
+
+
 def test_a_recipe_that_is_compared_with_itself_takes_more_rounds_as_well(machine, where):
     store = RunStore()
     first = compare_candidates(A, A, where.until(0), store=store)
