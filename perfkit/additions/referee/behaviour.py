@@ -108,12 +108,9 @@ def _amounts(side: Behaviour) -> dict[str, float]:
     return amounts
 
 
-_SHARES = {"updates": FEW, "inputs": SAME, "batches": SAME, "frozen": SAME}  # of the old amount; else all
-
-
 def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     now, before = _amounts(new), _amounts(old)
-    shares = dict(_SHARES)
+    shares = {"updates": FEW, "inputs": SAME, "batches": SAME, "frozen": SAME}  # of the old amount; else all
     losses = zip(old.losses[:LOSSES], new.losses, strict=False)
     starts_alike = all(math.isclose(*both, rel_tol=1e-5) for both in losses)
     early = _amounts(_first_steps(new, LOSSES)).get("inputs", 0.0)
@@ -122,8 +119,7 @@ def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
         before["inputs"] = early
         shares["inputs"] = SAME * FEW
     for name, words in _TABLES["less"].items():
-        is_known = name in now and name in before
-        if is_known and now[name] < shares.get(name, 1.0) * before[name]:
+        if name in now and name in before and now[name] < shares.get(name, 1.0) * before[name]:
             yield Difference(name, words.format(now[name], before[name]))
 
 

@@ -1,6 +1,5 @@
 """Two scripts, or one with and without switches, that are to be compared: their steps are looked at."""
 
-import contextlib
 import random
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
@@ -55,28 +54,32 @@ class Match(NamedTuple):
     def compare(self, progress: Progress, store: RunStore | None = None) -> MatchResult:
         """Measures both sides in rounds, as `compare.compare_candidates` does."""
         with self.plan.open(progress, Study.COMPARISON, store) as session:
-            runs, seen = self._observed(session)
-            return MatchResult(compared(runs, store), seen, self.allowed, self.longer)
+            runs, seen, unseen = self._observed(session)
+            return MatchResult(compared(runs, store), seen, self.allowed, self.longer, unseen=unseen)
 
-    def _observed(self, session: ScriptSession) -> tuple[list[Run], dict[str, Behaviour]]:
-        """The runs of both sides, and what their steps did; not of one that ended before it was asked."""
+    def _observed(self, session: ScriptSession) -> tuple[list[Run], dict[str, Behaviour], str]:
+        """The runs of both sides, what their steps did, and why those of one could not be looked at."""
         stages = stages_of(self.a, self.b, session.source)
         names = dict(zip([stage.title for stage in stages], ("a", "b"), strict=True))
         seen: dict[str, Behaviour] = {}
+        failed: dict[str, PerfkitError] = {}
 
         def look(side: Side) -> None:
             name, child = names[side.stage.title], side.child
             if name in seen or child is None:  # those of its first life were seen
                 return
             memory = Memory.of(child.tree)
-            with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
+            try:
                 seen[name] = structs.replace(child.ask(BEHAVIOUR), memory=memory.peak + memory.others)
+            except PerfkitError as problem:  # it has ended, say, or the user stopped it
+                failed[side.stage.title] = problem
 
         runs = session.measure(stages, rule_of_two(self.plan.rule), look)
         for number, run in enumerate(runs):
             if behaviour := seen.get(names[run.title]):  # it has one loss for each step, whatever its passes
                 runs[number] = structs.replace(run, losses=behaviour.losses)
-        return runs, dict(sorted(seen.items()))  # `a` first, whichever was asked first
+        unseen = [f"{title}: {problem}" for title, problem in failed.items() if names[title] not in seen]
+        return runs, dict(sorted(seen.items())), "; ".join(unseen)  # `a` first, whichever was asked first
 
 
 def matched(a: ScriptSide, b: ScriptSide, terms: Terms, settings: Collection[str] = ()) -> Match:
@@ -92,7 +95,8 @@ def matched(a: ScriptSide, b: ScriptSide, terms: Terms, settings: Collection[str
     others = {} if b.launch == a.launch else {b.title: b.launch}
     starter = ScriptStarter(a.launch, others, (WITNESS,), terms.process)
     plan = script_plan(starter, terms.preset, terms.seed)
-    return Match(plan, Candidate(a.title, a.changes), Candidate(b.title, b.changes), allowed)
+    old, new = Candidate(a.title, a.changes), Candidate(b.title, b.changes, others.get(b.title))
+    return Match(plan, old, new, allowed)
 
 
 def two_scripts(old: Launch, new: Launch, terms: Terms) -> Match:
@@ -105,8 +109,6 @@ def with_switches(launch: Launch, settings: Mapping[str, Value], terms: Terms) -
     title = ", ".join(f"{name}={shown(value)}" for name, value in settings.items())
     return matched(ScriptSide(launch, UNCHANGED), ScriptSide(launch, title, settings), terms, settings)
 
-
-# ---------------------------------------------------------------- whole runs
 
 TURN_S = 2.0  # seconds after which the other script goes on: what drifts on the machine then hits both
 
@@ -148,7 +150,7 @@ def compare_whole(match: Match, progress: Progress) -> MatchResult:
         turn = 0
         while going := [life for life in lives if not life.has_ended]:
             turn += 1
-            progress.reach(0.5, f"turn {turn} of both, to their end")
+            progress.share(f"turn {turn} of both, to their end", 0.5)
             for life in random.SystemRandom().sample(going, len(going)):
                 life.go_on()
         (a, seen_a), (b, seen_b) = (life.ended() for life in lives)

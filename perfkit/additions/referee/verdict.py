@@ -113,6 +113,7 @@ class MatchResult(NamedTuple):
     allowed: Set[str]  # names of differences that are meant
     longer: str = "raise --budget"  # how a person measures for longer
     is_whole: bool = False  # whether both ran to their end
+    unseen: str = ""  # why the steps of a side could not be looked at
 
     def verdict(self, precision: float, gate: Outcome | None = None) -> RefereeVerdict:
         """The verdict on an interval of this `precision`. Without what a `gate` says, B must be faster."""
@@ -190,7 +191,8 @@ class _Speed(NamedTuple):
         if self.run is None or self.ratio.low <= self.run <= self.ratio.high:
             return False
         is_far = not 1 / LIMIT.run_faster < self.run / self.ratio.ratio < LIMIT.run_faster
-        return is_far or (self.ratio.low > 1 > self.run)
+        takes_gain = self.ratio.low > 1 > self.run
+        return is_far or takes_gain
 
     @property
     def remedy(self) -> str:
@@ -203,7 +205,7 @@ def _of_training(found: list[Difference], losses: Check, speed: _Speed) -> tuple
     if cheats := [f"{one.name}: {one.evidence}" for one in undeclared if one.name not in BESIDES]:
         return Outcome.TRAINS_DIFFERENTLY, "; ".join(cheats)
     if len(speed.match.seen) < 2:
-        return Outcome.UNDECIDED, "the comparison ended before the steps were looked at"
+        return Outcome.UNDECIDED, f"the steps were not looked at: {speed.match.unseen or 'it ended before'}"
     result = speed.match.comparison
     if not (result.a.losses or result.b.losses):
         return Outcome.UNDECIDED, losses.evidence
@@ -214,7 +216,7 @@ def _of_training(found: list[Difference], losses: Check, speed: _Speed) -> tuple
 
 def _of_speed(speed: _Speed, precision: float, gate: Outcome | None) -> tuple[Outcome, str]:
     if gate == Outcome.UNDECIDED:
-        return gate, f"{speed.in_words}, which does not decide the gate: {speed.remedy}"
+        return gate, f"{speed.in_words}. That interval neither passes nor fails the gate: {speed.remedy}"
     result = speed.match.comparison
     clear = LIMIT.overwhelming if result.rounds >= LIMIT.few_rounds else math.inf
     half_width = LIMIT.wide * max(precision, result.pairing.known_spread.sd)

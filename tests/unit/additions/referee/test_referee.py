@@ -1,5 +1,7 @@
 """The verdict on a script that is to replace another, from what was measured and seen."""
 
+import contextlib
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 from perfkit.additions.patch import edits
 from perfkit.additions.referee import behaviour, command
 from perfkit.additions.referee.behaviour import Behaviour, differences
-from perfkit.additions.referee.match import Match, Terms, two_scripts, with_switches
+from perfkit.additions.referee.match import Match, Terms, compare_whole, two_scripts, with_switches
 from perfkit.additions.referee.verdict import OF_GATE, MatchResult, SpeedLimits, judge_speed, run_table
 from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import messages
@@ -30,6 +32,7 @@ from perfkit.results.schema import Raw
 from perfkit.results.stats import Ratio, Spread
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
+from perfkit.studies import planning
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sides import Side
 from perfkit.studies.sources import Progress
@@ -71,6 +74,38 @@ def comparison(
     return Comparison(run("a", 16, 1.0), run("b", 32, losses), pairing)
 
 
+class Turns:
+    """A process that has ended after its second turn."""
+
+    tree = None
+
+    def __init__(self):
+        self.turns = 0
+
+    def ask(self, question, **how):
+        self.turns += question == "run_on"
+        return self.turns == 2
+
+    def suspend(self):
+        pass
+
+
+def test_whole_runs_tell_each_turn(monkeypatch):
+    monkeypatch.setattr(Memory, "of", lambda tree: Memory())
+    monkeypatch.setattr("perfkit.additions.referee.match.record.begun", lambda *about: None)
+    told = []
+    session = InTwoLives()
+    session.source.plan = session.source.description = None
+    session.start = lambda stage: (Turns(), None)
+    plan = replace(planning.plan("photos", device="cpu"), make_source=None)
+    monkeypatch.setattr(type(plan), "open", lambda *_: contextlib.nullcontext(session))
+    monkeypatch.setattr("perfkit.additions.referee.match._Life.ended", Mock(side_effect=KeyboardInterrupt))
+    match = Match(plan, Candidate("old"), Candidate("new"), set())
+    with pytest.raises(KeyboardInterrupt):
+        compare_whole(match, Progress(lambda now: told.append(now.phase)))
+    assert told == [f"turn {turn} of both, to their end" for turn in (1, 2)]
+
+
 class InTwoLives:
     """A session whose sides are asked in each life of their processes; `b` has always ended by then."""
 
@@ -94,9 +129,12 @@ class InTwoLives:
 def test_what_steps_did_in_the_first_life_comes_beside_the_runs_and_not_of_a_side_that_had_ended(monkeypatch):
     monkeypatch.setattr(Memory, "of", lambda tree: Memory(peak=5, others=2))
     match = Match(SimpleNamespace(rule=PRESETS["quick"].rule), Candidate("old"), Candidate("new"), set())
-    runs, seen = match._observed(InTwoLives())
+    runs, seen, unseen = match._observed(InTwoLives())
     assert seen == {"a": msgspec.structs.replace(PLAIN, losses=[3.0] * STEPS, memory=7)}
     assert [run.losses for run in runs] == [[3.0] * STEPS, [1.0]], "a loss for each step, or as it was told"
+    assert unseen == "new: it ended"
+    given = MatchResult(comparison(2.0), seen, set(), unseen=unseen).verdict(0.02)
+    assert (given.outcome, given.reason) == ("undecided", "the steps were not looked at: new: it ended")
 
 
 def test_the_old_script_comes_first_whichever_side_was_asked_first(monkeypatch):
