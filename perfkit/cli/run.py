@@ -27,8 +27,9 @@ class LadderOptions:
 
     def plan(self, training: options.TrainingOptions) -> Plan:
         plan = training.plan(options.names(self.stages))
-        if (self.keep or self.keep_all) and len(plan.ladder.stages) < 2:
-            what = "nothing is decided on one stage alone, so there is nothing to keep"
+        if (self.keep or self.keep_all) and (plan.recorded or len(plan.ladder.stages) < 2):
+            decided = f"by {training.device}" if plan.recorded else "on one stage alone"
+            what = f"nothing is decided {decided}, so there is nothing to keep"
             raise InvalidValue(what, "Leave out --keep and --keep-all")
         if (self.timeout or self.budget) and not plan.source().is_costly:
             what = f"nothing is measured on {training.device}, so there is no time to limit"
