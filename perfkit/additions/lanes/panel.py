@@ -11,7 +11,7 @@ from IPython.display import HTML
 
 from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
-from perfkit.additions.lanes.figures import Bar, DrawnSide, Lanes, in_ms
+from perfkit.additions.lanes.figures import KINDS, Bar, DrawnSide, Lanes, in_ms
 from perfkit.additions.shared.looking import LOOK, SeededWhere, prepared, profiled
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
@@ -120,7 +120,7 @@ def made(which: Given, workload: str | None, where: SeededWhere, progress: Progr
 def _side(title: str, one: Any, workload: str | None, where: SeededWhere, progress: Progress) -> DrawnSide:
     if isinstance(one, str | Path):
         return sides.of_trace(one, title)
-    if any(isinstance(value, list) for value in one.values()):
+    if any(isinstance(value, list | tuple) for value in one.values()):
         return _by_hand(title, one)
     recipe = Recipe.from_dict({**Recipe().to_dict(), **one})
     with prepared(workload, recipe, where, progress) as (session, used):
@@ -143,13 +143,24 @@ def _by_hand(title: str, given: Given) -> DrawnSide:
 
     If no bar has the number of a batch, each shows its duration.
     """
-    rows = {name: [Bar(*bar) for bar in row] for name, row in given.items() if name != "steps"}
+    rows = {name: [_bar(bar) for bar in row] for name, row in given.items() if name != "steps"}
     bars = [bar for row in rows.values() for bar in row]
     if all(bar.batch is None for bar in bars):
         rows = {name: [_timed(bar) for bar in row] for name, row in rows.items()}
-    ends = [bar.end_ms for bar in bars]
     steps = given.get("steps", 1)
-    return DrawnSide(title=title, step_ms=max(ends, default=0.0) / steps, steps=steps, rows=rows)
+    return DrawnSide(
+        title=title, step_ms=max((bar.end_ms for bar in bars), default=0.0) / steps, steps=steps, rows=rows
+    )
+
+
+def _bar(given: Any) -> Bar:
+    try:
+        bar = Bar(*given)
+    except TypeError:
+        raise InvalidValue(f"{given!r} is not a bar", "Write (start_ms, end_ms, kind, batch)") from None
+    if bar.kind not in KINDS:
+        raise one_of(bar.kind, [*KINDS], "kind of bar")
+    return bar
 
 
 def _timed(bar: Bar) -> Bar:

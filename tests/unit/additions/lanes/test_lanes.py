@@ -452,3 +452,16 @@ def test_a_picture_from_a_profile_leaves_no_trace_behind(data_dir):
     picture = panel.made({"plain": {}}, "cifar_resnet18", {"device": "sim:v100"}, Progress())
     assert picture.sides[0].rows
     assert not [*data_dir.rglob("*.trace.json*")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([(0, 5, "loading")], "unknown kind of bar 'loading'. Did you mean 'load'"),
+        (((0, 5, "loading"),), "unknown kind of bar"),
+        ([(0, 5)], r"\(0, 5\) is not a bar"),
+    ],
+)
+def test_a_bar_that_cannot_be_drawn_is_refused(rows, words):
+    with pytest.raises(InvalidValue, match=words):
+        panel.lanes({"mine": {"host": rows}})
