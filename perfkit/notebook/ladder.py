@@ -119,10 +119,11 @@ class LadderPanel(Panel):
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.status.say(f"measured earlier, at {when} UTC; Run measures again")
+            self.status.tell(_failure(self.runs))
         self.show()
 
     def _clear(self, request: Plan) -> None:
-        """Shows nothing; what went wrong with an earlier result says nothing of the next one."""
+        """Shows nothing; problems of an earlier result do not apply to the next one."""
         self.store.problems.clear()
         self.store.lost.clear()
         self._take(Answered(request))
@@ -159,15 +160,21 @@ class LadderPanel(Panel):
             self._take(after(before, job, ()))
             raise
         self._take(after(before, job, runs))
-        # Each reason once, with the first run that it ended; what failed earlier has been told.
-        failures = [run for run in reversed(runs) if run.status == "failed" and run not in earlier]
-        failed = {run.reason: run.title for run in failures}
-        if failed:
-            raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
+        failure = _failure([run for run in runs if run not in earlier])  # what failed earlier has been told
+        if failure:
+            self._remember_others(before, job)
+            raise failure
         self._require_stored()
         if any(run.status == "cancelled" for run in runs):
             raise Stopped(runs)
         job.check()
+
+    def _remember_others(self, before: Answered, job: Job) -> None:
+        """Remembers a whole ladder in which a stage failed, if others were measured."""
+        measured = [run for run in self.runs if run.status == "ok" and not run.is_again]
+        is_whole = not (job.progress.cancelled.is_set() or self.store.lost)
+        if len(measured) > 1 and is_whole and self.answer is not before and not job.request.recorded:
+            self.store.remember(plan_key(job.request), self.runs[0].session)
 
     def sections(self) -> Sequence[Content]:
         if not self.runs:
@@ -206,6 +213,13 @@ class LadderPanel(Panel):
     def parts(self) -> Sequence[Content]:
         """Every table, and the figures `step_time` and `throughput`."""
         return tables.report(self.results())
+
+
+def _failure(runs: Sequence[Run]) -> RunFailed | None:
+    """Why stages failed, each reason once, with the first stage that has it; None if none did."""
+    failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}
+    words = [f"{title} failed: {why}" for why, title in reversed(failed.items())]
+    return RunFailed("; ".join(words)) if words else None
 
 
 def _recipes(plan: Plan) -> list[Recipe]:

@@ -191,9 +191,8 @@ def _kept_in_words(decided: Decided) -> str:
 
 def kept() -> dict[str, Value]:
     """The switches of the stages that you kept, for the device, workload and preset of the session."""
-    plan = planning.plan(device=LadderPanel.session_device)
-    decided = decisions.decided(RunStore(), plan)
+    decided = decisions.decided(RunStore(), planning.plan(device=LadderPanel.session_device))
     if not decided:
-        return FIRST
+        return dict(FIRST)
     rows = {name: row for name, row in decided.items() if row.decision.kept}
     return decisions.settings(rows, LADDER[1:])

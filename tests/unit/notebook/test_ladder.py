@@ -166,3 +166,27 @@ def test_setting_the_value_that_is_set_already_keeps_the_result(monkeypatch, mak
     panel.set(channels_last=True)
     with pytest.raises(InvalidValue):
         panel.set(channels_last="perhaps")
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_ladder_with_a_stage_that_failed_is_shown_again_with_the_reason(monkeypatch, is_stopped):
+    base, loading, *_ = session()
+    amp = replace(loading, id="amp", stage="amp", title="AMP", status="failed", reason="out of memory")
+    runs = [base, loading, amp]
+    for run in runs:
+        RunStore().add(run)
+
+    def climbed(progress):
+        if is_stopped:
+            panel.stop()
+        return runs
+
+    FakeStudy(monkeypatch, climbed)
+    panel = pk.LadderPanel(["data_loading", "amp"])
+    with pytest.raises(RunFailed, match="AMP failed: out of memory"):
+        panel.run()
+    later = pk.LadderPanel(["data_loading", "amp"])
+    assert later.runs == ([] if is_stopped else runs)
+    assert ("AMP failed: out of memory" in later.status.error.value) is not is_stopped
+    with pytest.raises(RunFailed):
+        later.run()
