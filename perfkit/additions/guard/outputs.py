@@ -25,12 +25,12 @@ from perfkit.additions.shared import clock  # noqa: F401 - loaded before a scrip
 
 _EVENTS = registry.toml(__package__, "events")
 _PATHS = _EVENTS["file"] | _EVENTS["folder"] | _EVENTS["entry"]
-_COMMANDS = _EVENTS["start"]
 _SHELL = ["/bin/sh", "-c"]  # as `shell=True` and `os.system` start a line
 _UP = re.compile(r"(.*/)?\.\.(?=/|\Z)", re.DOTALL)  # a path as far as its last `..`
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SAID = 16 << 20  # a copy of more bytes is reported
 _MOST = 1 << 30  # a copy of more bytes is refused
+_PRIVATE = (".ssh", ".gnupg", ".git", ".aws", ".kube")  # hidden folders of the home that are not writable
 _MOST_OF_DISK = 0.5  # a copy that takes more than this part of the free disk is refused
 
 
@@ -48,8 +48,7 @@ def writes(event: str, args: tuple[Any, ...]) -> list[Write]:
     if event not in _PATHS or (event == "open" and not flags & _WRITES):
         return []
     paths = [_path(event, *(args[number] for number in numbers)) for numbers in _PATHS[event]]
-    keeps_content = not flags & os.O_TRUNC
-    return [Write(path, event, keeps_content) for path in paths if path not in ("", ":memory:")]
+    return [Write(path, event, not flags & os.O_TRUNC) for path in paths if path not in ("", ":memory:")]
 
 
 def _path(event: str, path: Any, folder: Any = -1) -> str:
@@ -104,8 +103,8 @@ class Outputs:
         """For `sys.addaudithook`."""
         for write in writes(event, args):
             self.before(write)
-        if event in _COMMANDS and not self._is_guarded:
-            self._before_start(event, args[_COMMANDS[event]])
+        if event in _EVENTS["start"] and not self._is_guarded:
+            self._before_start(event, args[_EVENTS["start"][event]])
 
     def before(self, write: Write) -> None:
         """Makes room for a write in the mirror; refuses it elsewhere."""
@@ -117,20 +116,22 @@ class Outputs:
         with self.ignored(), self._lock:
             if is_within(place, self._scratch):
                 self.notes += make_room(self._scratch, place, write)
-            elif not self._may_write(_resolved(place, write.event), write.event):
+            elif not self._may_write(place, write.event):
                 reason = "a measured script writes only below a copy of its folder"
                 raise PermissionError(errno.EACCES, f"{reason}: {self._remedy(write.path)}", place)
 
     def _remedy(self, path: str) -> str:
         if is_within(os.path.abspath(path), self._scratch):
             return f".. leaves that copy through a link, so use {os.path.relpath(path)}"
+        name = os.path.relpath(path, os.path.expanduser("~")).split(os.sep)[0]
+        if name.startswith(".") and name not in (".", "..", *_PRIVATE):
+            return f"hidden folders of the home are writable if they exist, so make ~/{name} first"
         if os.path.isabs(path):
             return "use a relative path"
         return "change back to that folder first (os.chdir)"
 
     def _before_start(self, event: str, command: Any) -> None:
-        given = command if isinstance(command, list | tuple) else [command]
-        words = [os.fsdecode(word) for word in given]
+        words = [os.fsdecode(word) for word in (command if isinstance(command, list | tuple) else [command])]
         is_harmless = _is_harmless([*_SHELL, *words] if event == "os.system" else words)
         if not (is_harmless or self._is_ignoring()) and _is_by_the_script():
             reason = "on this system a measured script starts no other program, as it could change your files"
@@ -142,17 +143,14 @@ class Outputs:
         return place if os.path.isdir(place) and os.path.realpath(place) == place else folder
 
     def _may_write(self, place: str, event: str) -> bool:
+        if event in _EVENTS["entry"]:  # removing or renaming a link changes only the folder that lists it
+            place = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
+        else:
+            place = os.path.realpath(place)
         if event == "os.chdir" or any(is_within(place, folder) for folder in self.writable):
             return True
         is_on_the_way = any(is_within(folder, place) for folder in self.writable)
         return event == "os.mkdir" and (is_on_the_way or os.path.isdir(place))
-
-
-def _resolved(place: str, event: str) -> str:
-    """Where a change takes place: removing or renaming a link changes only the folder that lists it."""
-    if event in _EVENTS["entry"]:
-        return os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
-    return os.path.realpath(place)
 
 
 def _is_harmless(words: list[str]) -> bool:
@@ -180,7 +178,7 @@ def _writable_folders(more: str) -> Iterator[str]:
     yield os.path.realpath(tempfile.gettempdir())
     home = os.path.realpath(os.path.expanduser("~"))
     hidden = {place for place in glob.glob(os.path.join(home, ".*")) if os.path.isdir(place)}
-    hidden -= {os.path.join(home, name) for name in (".ssh", ".gnupg", ".git", ".aws", ".kube")}
+    hidden -= {os.path.join(home, name) for name in _PRIVATE}
     yield from map(os.path.realpath, (os.path.join(home, ".cache"), *hidden))
     caches = ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MPLCONFIGDIR")
     named = (value for name, value in os.environ.items() if name.endswith(caches))
@@ -190,7 +188,7 @@ def _writable_folders(more: str) -> Iterator[str]:
 _MOST_ENTRIES, _MOST_OF_A_FOLDER = 5000, 1000
 _MOST_BYTES, _MOST_OF_A_FILE, _MOST_S = 32 << 20, 8 << 20, 1.0
 """What is copied before the script starts. It stays small, so that training data are read where they are."""
-_LEFT_ALONE = {".git", "__pycache__"}
+_MOST_LINKS = 100_000  # of one folder: each is made for every process that is started
 
 
 def is_within(place: str, folder: str) -> bool:
@@ -228,12 +226,14 @@ def unfold(mirror: str, place: str) -> None:
         is_real = os.path.exists(here) and not is_link
         if is_real or not os.path.isdir(real) or is_within(real, mirror):
             continue
+        entries = os.listdir(real) if os.access(real, os.R_OK) else []
+        if len(entries) > _MOST_LINKS:
+            raise PermissionError(errno.EACCES, f"over {_MOST_LINKS:,} entries are too many to mirror", real)
         if is_link:
             os.unlink(here)
         os.mkdir(here)
-        with contextlib.suppress(OSError):  # it may not be listed
-            for entry in os.listdir(real):
-                os.symlink(os.path.join(real, entry), os.path.join(here, entry))
+        for entry in entries:
+            os.symlink(os.path.join(real, entry), os.path.join(here, entry))
 
 
 def fill(mirror: str, place: str) -> None:
@@ -251,7 +251,7 @@ def fill(mirror: str, place: str) -> None:
             if time.monotonic() > until:
                 return
             real = os.readlink(entry.path) if entry.is_symlink() else ""
-            if entry.name in _LEFT_ALONE or os.path.islink(real) or not os.path.exists(real):
+            if entry.name in (".git", "__pycache__") or os.path.islink(real) or not os.path.exists(real):
                 continue
             if entry.is_file() and entry.stat().st_size <= min(bytes_left, _MOST_OF_A_FILE):
                 bytes_left -= entry.stat().st_size

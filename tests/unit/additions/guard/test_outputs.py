@@ -398,6 +398,26 @@ def test_small_folders_are_made_real_and_others_stay_links_as_a_whole(
     assert not (here / "out/deep/kept.txt").is_symlink()
 
 
+def test_a_folder_of_too_many_files_gets_no_links_and_says_why(project, tmp_path, monkeypatch):
+    """Each process that is started would make them, often in memory."""
+    for number in range(4):
+        (project / f"{number}.jpg").touch()
+    monkeypatch.setattr(outputs, "_MOST_LINKS", 4)
+    mirror = tmp_path / "second"
+    with pytest.raises(PermissionError, match="over 4 entries are too many to mirror"):
+        unfold(str(mirror), f"{mirror}{project}/out")
+    assert not Path(f"{mirror}{project}").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [(".keras/keras.json", "make ~/.keras first"), (".ssh/config", "relative"), ("x", "relative")],
+)
+def test_a_hidden_folder_of_the_home_that_is_not_there_yet_is_named(name, remedy, scratch):
+    with pytest.raises(PermissionError, match=remedy):
+        scratch.hook("open", (os.path.join(os.environ["HOME"], name), "w", WRITING))
+
+
 def test_a_hidden_folder_that_may_not_be_read_keeps_no_script_from_starting(tmp_path):
     """One in the home folder that a program of root made, say."""
     if not landlock.is_there():
