@@ -12,6 +12,7 @@ from perfkit.additions.simulate import article
 from perfkit.additions.trace.analysis import analyse
 from perfkit.studies.climb import climb
 from perfkit.studies.planning import plan
+from perfkit.studies.sources import Progress
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
 from tests.support.looks import syncs
@@ -187,5 +188,5 @@ def test_a_look_inside_names_the_line_of_a_wait_and_the_roofs():
     places = {place.call: place for place in syncs(**training).places}
     assert places["item"].where.rpartition("/")[2].startswith("chatty.py:")
     assert places["item"].kind == "wait"
-    assert looks.kernels(**training).peaks["float32"] > 1e8
-    assert looks.memory(**training).parts["weights"]
+    assert looks.kernels(recipe=None, progress=Progress(), **training).peaks["float32"] > 1e8
+    assert looks.memory(recipe=None, progress=Progress(), **training).parts["weights"]

@@ -9,6 +9,7 @@ from perfkit.cli import options
 from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Notice, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
+from perfkit.studies.sources import Progress
 
 _KINDS = (
     Look("weights", style.BLUE), Look("gradients", style.SKY, "//"), Look("optimizer", style.PURPLE, "xx"),
@@ -17,9 +18,11 @@ _KINDS = (
 )  # fmt: skip
 
 
-def memory(workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]) -> MemoryReport:
+def memory(
+    workload: str | None, recipe: Chosen, progress: Progress, **where: Unpack[SeededWhere]
+) -> MemoryReport:
     """Reports what holds memory in a training step; arguments as for `prepared`."""
-    with prepared(workload, recipe, where) as (session, used):
+    with prepared(workload, recipe, where, progress) as (session, used):
         return session.look(used, MEMORY, warm=False)  # type: ignore[no-any-return]
 
 
@@ -27,7 +30,8 @@ def memory_command(
     training: options.RecipeOptions, output: options.OutputOptions, stage: options.StageName = None
 ) -> None:
     """Shows what holds memory in a training step, by kind."""
-    report = memory(recipe=stage, **training.where())
+    with options.progress() as follow:
+        report = memory(recipe=stage, progress=follow, **training.where())
     output.deliver("memory of a step", memory_sections([report]), report)
 
 
@@ -54,9 +58,11 @@ def _sizes(report: MemoryReport) -> dict[str, int | None]:
     return {**report.parts, "total": report.peak, **allocator}
 
 
-def kernels(workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]) -> KernelReport:
+def kernels(
+    workload: str | None, recipe: Chosen, progress: Progress, **where: Unpack[SeededWhere]
+) -> KernelReport:
     """Measures the device by shape, and how much of it a training uses; arguments as for `prepared`."""
-    with prepared(workload, recipe, where, study="a look at kernels") as (session, used):
+    with prepared(workload, recipe, where, progress, "a look at kernels") as (session, used):
         return session.look(used, KERNELS)  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from perfkit import registry
 from perfkit.additions.inside import KernelReport, MemoryReport, looks
 from perfkit.additions.shared.looking import Chosen, SeededWhere
-from perfkit.notebook.shown import Recipes, Shown
+from perfkit.notebook.shown import Recipes, Shown, with_line
+from perfkit.studies.sources import Progress
 
 _TEXTS = registry.toml(__package__, "cell")
 
@@ -42,10 +43,15 @@ def memory(
     recipes: Recipes, workload: str | None = None, **where: Unpack[SeededWhere]
 ) -> Shown[list[MemoryReport]]:
     """Shows what holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
-    reports = list[MemoryReport]()
-    for title, changes in recipes.items():
-        own: SeededWhere = {**where, "settings": {**(where.get("settings") or {}), **changes}}
-        reports.append(replace(looks.memory(workload, **own), recipe=title))
+
+    def measure(progress: Progress) -> list[MemoryReport]:
+        reports = list[MemoryReport]()
+        for title, changes in recipes.items():
+            own: SeededWhere = {**where, "settings": {**(where.get("settings") or {}), **changes}}
+            reports.append(replace(looks.memory(workload, None, progress, **own), recipe=title))
+        return reports
+
+    reports = with_line(measure)
     return Shown(reports, looks.memory_sections(reports))
 
 
@@ -53,5 +59,5 @@ def kernels(
     workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]
 ) -> Shown[KernelReport]:
     """Shows roofs, shapes, and a step's share of them; arguments as for `perfkit.profile`."""
-    report = looks.kernels(workload, recipe, **where)
+    report = with_line(lambda progress: looks.kernels(workload, recipe, progress, **where))
     return Shown(report, looks.kernel_sections(report))

@@ -23,7 +23,9 @@ def profile(
 ) -> None:
     """Profiles some steps of a recipe in a new process, and says where the time went."""
     output.check(out)
-    result = profiling.profile(steps=steps, stacks=stacks, out=out, recipe=stage, **training.where())
+    where = training.where()
+    with progress() as now:
+        result = profiling.profile(recipe=stage, steps=steps, stacks=stacks, out=out, progress=now, **where)
     output.deliver("profile", result.sections(), msgspec.to_builtins(result.analysis))
 
 

@@ -1,5 +1,6 @@
 """Shows a trace in a notebook."""
 
+import functools
 from pathlib import Path
 from typing import Unpack
 
@@ -34,4 +35,5 @@ def profile(
     **where: Unpack[SeededWhere],
 ) -> TraceView:
     """Profiles some steps in a new process, and reads the trace; arguments as for `perfkit.profile`."""
-    return TraceView(own=profiling.profile(workload, recipe, steps, stacks, out, progress, **where))
+    record = functools.partial(profiling.profile, workload, recipe, steps, stacks, out, **where)
+    return TraceView(own=record(progress) if progress else with_line(record))

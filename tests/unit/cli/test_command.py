@@ -25,6 +25,7 @@ from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
 from perfkit.results.store import RunStore, keep
 from perfkit.studies import compare as comparing
+from perfkit.studies.sources import Plan
 from tests.unit.results.test_run import run as measured
 
 EVERY = COMMANDS | registry.table("COMMANDS")
@@ -109,6 +110,17 @@ def test_without_a_terminal_waiting_is_told_once(capsys):
         follow.wait("another run uses cpu")
         follow.phase("measuring")
     assert capsys.readouterr().err == "waiting: another run uses cpu\n"
+
+
+@pytest.mark.parametrize("command", ["profile", "memory"])
+def test_a_look_at_steps_says_that_it_waits_for_another_measurement(command, monkeypatch):
+    def waits(progress, study):
+        progress.wait("a notebook uses the cores")
+        raise InvalidValue("enough")
+
+    monkeypatch.setattr(Plan, "open", lambda plan, progress, study: waits(progress, study))
+    output = run(command, "--device", "cpu", "--preset", "smoke", code=2)
+    assert "waiting: a notebook uses the cores" in output
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
@@ -293,6 +305,8 @@ PLAYED = ("run", "--device", "recorded:cpu-quick")
     [
         ((*LADDER, "amp,compile", "--keep", "pinning"), "unknown stage of this ladder 'pinning'"),
         ((*LADDER, "amp", "--keep-all"), "nothing is decided on one stage alone"),
+        ((*PLAYED, "--keep", "amp"), "nothing is decided by recorded:cpu-quick"),
+        ((*PLAYED, "--keep-all"), "Leave out --keep and --keep-all"),
         ((*PLAYED, "--budget", "9"), "nothing is measured on recorded:cpu-quick"),
         ((*PLAYED, "--timeout", "9"), "Leave out --timeout and --budget"),
         ((*PLAYED, "--seed", "1"), "was recorded with its own seed"),

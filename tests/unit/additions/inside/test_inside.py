@@ -10,13 +10,16 @@ from msgspec.structs import replace
 from torch import nn
 
 import perfkit
+from perfkit import notebook as pk
 from perfkit import program, train
 from perfkit.additions import inside
 from perfkit.additions.inside import looks, step, syncs
 from perfkit.errors import InvalidValue
+from perfkit.notebook.shown import CellOutput
 from perfkit.recipe import Recipe
 from perfkit.show import document, terminal
 from perfkit.show.style import Figure
+from perfkit.studies.sources import Plan
 from perfkit.worker.session import WorkerSession
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
@@ -205,3 +208,25 @@ def test_reports_are_shown_as_tables_and_memory_as_a_picture_too(golden):
     held = document.find(page, Figure, "held")
     assert "amp=bf16: 2.00 MB" in held.alt
     assert [width for width, _ in held.rows[0].pieces if width] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda: pk.memory({"plain": {}}, device="cpu"),
+        lambda: pk.kernels(device="cpu"),
+        lambda: pk.profile(device="cpu"),
+    ],
+)
+@pytest.mark.usefixtures("data_dir")
+def test_a_cell_says_that_a_look_waits_for_another_measurement(look, monkeypatch):
+    def waits(plan, progress, study):
+        progress.wait("perfkit run uses the cores")
+        raise InvalidValue("enough")
+
+    told = []
+    monkeypatch.setattr(Plan, "open", waits)
+    monkeypatch.setattr(CellOutput, "line", lambda output, now: told.append(now.phase))
+    with pytest.raises(InvalidValue, match="enough"):
+        look()
+    assert told == ["waiting: perfkit run uses the cores"]
