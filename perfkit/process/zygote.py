@@ -107,6 +107,7 @@ class Zygote:
             )
         self._lock = threading.Lock()
         self._children: list[Forked] = []
+        self.pid = self._process.pid
 
     @property
     def is_alive(self) -> bool:
@@ -144,6 +145,12 @@ _lock = threading.Lock()
 def new_generation() -> int:
     """A new generation number, for zygotes that only one measurement uses."""
     return next(_generations)
+
+
+def pids() -> set[int]:
+    """The process ids of all zygotes."""
+    with _lock:
+        return {known.pid for known in _zygotes.values()}
 
 
 def end_generation(generation: int) -> None:

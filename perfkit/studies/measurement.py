@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
+from perfkit.process import zygote
 from perfkit.results import Busiest
 from perfkit.studies.enough import Enough
 from perfkit.studies.sides import Crowded, Incarnation, Machine, Measured, Round, Side
@@ -30,11 +31,11 @@ class Measurement:
     def run(self) -> None:
         """Measures until the rule is satisfied or its budget is spent; at least one incarnation."""
         others = cores.OtherPrograms()
-        pids: set[int] = set()
+        pids = zygote.pids()
         try:
             with gpus.sample_utilization(self._machine.gpu) as self._slices.utilization:
                 while self._measured.open() and not self._enough.is_over():
-                    pids |= self._one_more()
+                    pids |= self._one_more() | zygote.pids()
                     others.sample()
         finally:
             self._measured.busiest = Busiest(*others.busiest(pids))
@@ -100,8 +101,7 @@ class Measurement:
     def _say(self, title: str) -> None:
         left_s = self._enough.left_s
         if self._enough.budget_s and left_s is not None:
-            done = min(0.99, 1 - left_s / self._enough.budget_s)
-            self._progress.reach(done, title, max(0.0, left_s))
+            self._progress.reach(min(0.99, 1 - left_s / self._enough.budget_s), title, max(0.0, left_s))
         else:
             self._progress.reach(0.0, title)
 

@@ -19,7 +19,9 @@ def started(monkeypatch):
 
     def start(variables):
         name = variables["NAME"]
-        alive[name] = SimpleNamespace(is_alive=True, is_busy=False, close=lambda: alive.pop(name))
+        alive[name] = SimpleNamespace(
+            is_alive=True, is_busy=False, pid=len(name), close=lambda: alive.pop(name)
+        )
         return alive[name]
 
     monkeypatch.setattr(zygote, "Zygote", start)
@@ -34,6 +36,7 @@ def test_only_what_is_needed_or_in_use_stays(started):
     started["busy"].is_busy = True
     zygote.end_unneeded({"NAME": "plain", "TMPDIR": "/elsewhere"})
     assert list(started) == ["plain", "busy", "of a generation"]
+    assert zygote.pids() == {len(name) for name in started}
     started["busy"].is_busy = False
     zygote.end_unneeded({"NAME": "plain"})
     assert list(started) == ["plain", "of a generation"]

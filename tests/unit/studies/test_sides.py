@@ -19,6 +19,7 @@ from perfkit.results.schema import Mechanism
 from perfkit.results.store import RunStore
 from perfkit.show import sentences
 from perfkit.studies import here
+from perfkit.studies.compare import Candidate, compare_candidates
 from perfkit.studies.sources import Progress
 from perfkit.studies.staging import again, loaded
 from perfkit.studies.starting import LAST_ANSWER_S
@@ -506,3 +507,20 @@ def test_a_switch_that_is_not_in_effect_is_no_parity(machine, where):
         assert (result.ok, result.other_batch, result.exactness) == (is_on, True, "tolerance")
         assert ("amp: logits are of some type" in result.describe()) is not is_on
     assert machine.alive() == []
+
+
+def test_zygotes_are_not_other_programs(machine, where, monkeypatch):
+    """Those of each generation import torch while the sides are measured."""
+    alive, left_out = set(), []
+    monkeypatch.setattr("perfkit.studies.measurement.zygote.pids", lambda: set(alive))
+    monkeypatch.setattr(here.zygote, "prepare", lambda variables, generation: alive.add(5000 + generation))
+    monkeypatch.setattr(here.zygote, "end_generation", lambda generation: alive.discard(5000 + generation))
+    monkeypatch.setattr(
+        "perfkit.machine.cores.OtherPrograms.busiest",
+        lambda self, pids: left_out.append(set(pids)) or ("x", 0.0),
+    )
+    machine.rate_of = lambda child: 1.0 + 0.2 * (child.number % 3)
+    sides = Candidate("A", {"batch_size": 8}), Candidate("B", {"batch_size": 64})
+    result = compare_candidates(*sides, where.until(60, 0.001))
+    zygotes = {pid for pid in left_out[-1] if pid >= 5000}
+    assert result.incarnations > 1 and len(zygotes) == result.incarnations
