@@ -100,14 +100,6 @@ class Workbench(LadderPanel):
             self.history.rows = [*map(_row, history)]
             self.history.ticked = [name for name in self._listed if name in ids]
 
-    def _add_run(self, run: Run) -> None:
-        """Lists a finished run, without reading the history of a whole course again."""
-        if _is_listed(run):
-            self._listed[run.id] = run
-            with self.history.hold_sync():
-                self.history.rows = [*self.history.rows, _row(run)]
-                self.history.ticked = [*self.history.ticked, run.id]
-
     def _history(self) -> list[Run]:
         """The runs of this workload, oldest first, without failed runs and repeated baselines."""
         if name := self.plan.recorded:  # its runs are not in a store
@@ -138,8 +130,7 @@ class Workbench(LadderPanel):
         subject, profile = job.request.subject, registry.load(registry.table("NOTEBOOK")["profile"])
         where = {"preset": subject.size.name, "device": self.device, "host": subject.host}
         of = {"options": subject.options, "progress": job.progress}
-        view = profile(subject.workload, self.controls.recipe, **where, **of)
-        self._profile = view.sections()
+        self._profile = profile(subject.workload, self.controls.recipe, **where, **of).sections()
 
     def sections(self) -> Sequence[Content]:
         """The profile, if it is the newest result; else the ticked runs."""
@@ -167,8 +158,7 @@ class Workbench(LadderPanel):
     def _export(self) -> None:
         runs = self.results()
         title = f"perfkit: {runs[0].workload.rpartition(':')[2]}"
-        report = html.page(title, tables.report(runs, staging.scripts(runs)))
-        files = {"perfkit-report.html": report}
+        files = {"perfkit-report.html": html.page(title, tables.report(runs, staging.scripts(runs)))}
         if not self.plan.recorded:  # which is a file already
             files["perfkit-runs.json"] = recordings.content(runs).decode()
         script = ""  # a training that was a script has none
