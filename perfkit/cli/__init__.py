@@ -90,8 +90,7 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
         with errors_in_words():
             _require_finite(values)
             for group, kind in groups.items():
-                own = {field.name: values.pop(field.name) for field in fields(kind)}
-                values[group] = kind(**own)
+                values[group] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
             function(**values)
 
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]

@@ -49,8 +49,7 @@ def compare(
             known = comparing.earlier_comparison(a, b, plan, store) if store and more else None
             result = comparing.compare_candidates(a, b, plan, known, follow, store)
         verdict = None if gate.limit is None else gate_code(result, gate.limit)
-        title = f"{b.title} against {a.title}"
-        output.deliver(title, [result.describe()], record(result), verdict=verdict)
+        output.deliver(f"{b.title} against {a.title}", [result.describe()], record(result), verdict=verdict)
 
 
 def record(result: Comparison) -> dict[str, Any]:

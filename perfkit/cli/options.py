@@ -155,9 +155,8 @@ class OutputOptions:
         every = [(self.html_file, page), (self.json_file, as_json), (out, content)]
         files = [(path, make) for path, make in every if path]
         files.sort(key=lambda file: _is_stdout(file[0]))  # stdout comes last: its pipe may be closed
-        is_taken = any(_is_stdout(path) for path, _ in files)
         try:
-            terminal.show(sections, to_stderr=is_taken)
+            terminal.show(sections, to_stderr=any(_is_stdout(path) for path, _ in files))
         finally:
             written = [_try_to_write(path, make) for path, make in files]
         if verdict is not None:

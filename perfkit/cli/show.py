@@ -56,7 +56,6 @@ def _show_stored(store: RunStore, name: str | None, output: OutputOptions) -> No
 
 def show_session(runs: list[Run], output: OutputOptions, out: Path | None = None) -> None:
     """Shows a session as its report, and writes it as a recording to `out`. Only a page has the scripts."""
-    scripts = staging.scripts(runs) if output.html_file else None
-    report = tables.report(runs, scripts)
+    report = tables.report(runs, staging.scripts(runs) if output.html_file else None)
     recording = partial(recordings.content, runs)
     output.deliver(runs[0].workload_name, report, document(runs), out=out, content=recording)

@@ -141,8 +141,7 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
 
 def difference(own: Nested, other: Nested) -> Nested:
     """The difference of two means that were measured independently."""
-    half = math.hypot(own.half, other.half)
-    return Nested(own.centre - other.centre, half, min(own.rounds, other.rounds))
+    return Nested(own.centre - other.centre, math.hypot(own.half, other.half), min(own.rounds, other.rounds))
 
 
 def judged(centre: float, half: float, rounds: int, precision: float = PRECISION) -> Ratio:

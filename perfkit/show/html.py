@@ -39,7 +39,6 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     from markdown_it import MarkdownIt
 
-    markdown = MarkdownIt("commonmark", {"html": False}).render
-    environment.filters |= {"clean": clean, "markdown": markdown}
+    environment.filters |= {"clean": clean, "markdown": MarkdownIt("commonmark", {"html": False}).render}
     environment.tests["kind"] = lambda content, name: type(content).__name__ == name
     return environment.get_template("page.jinja")

@@ -46,8 +46,7 @@ def theme(dark: bool = False) -> Iterator[None]:
     """The look of every figure that is drawn and saved while it is active."""
     import matplotlib
 
-    colours = dict.fromkeys(_INKED, _INK[dark]) | {"figure.facecolor": _PAPER[dark]}
-    look: dict[Any, Any] = _LOOK | colours
+    look: dict[Any, Any] = _LOOK | dict.fromkeys(_INKED, _INK[dark]) | {"figure.facecolor": _PAPER[dark]}
     with _lock, matplotlib.rc_context(look):
         yield
 

@@ -30,8 +30,8 @@ def climb(
     end all that was kept is measured against the baseline: what helps alone may not help together. A workload
     that cannot be loaded raises, as does Ctrl-C, once every process has ended.
 
-    The `store` keeps the runs; its `lost` has what it cannot keep. Rounds are added to those of `earlier`,
-    but a ladder of several stages takes none.
+    Runs are saved in `store`; those that could not be saved are listed in `store.lost`. Rounds are added to
+    those of `earlier`, but a ladder of several stages takes none.
     """
     progress = progress or Progress()
     runs: list[Run] = []
@@ -98,7 +98,7 @@ class Kept:
         return len(self.runs) > 1
 
     def measured(self, run: Run) -> "Kept":
-        """The same with a run of all its stages: to the baseline it has the product of their ratios."""
+        """The same with a run of all its stages. Its ratio: (first / baseline) × (second / before) × …."""
         first, *further = self.newest
         pairing = first.pairing("baseline")
         if pairing and self.base.samples_per_s:
@@ -182,8 +182,7 @@ class _Climb:
         elif kept.is_combination:
             kept = kept.measured(of_kept)
             told = list(kept.runs)
-        previous = of_kept if kept.is_combination else kept.runs[0]
-        judged = self._judged(of_candidates, kept, previous)
+        judged = self._judged(of_candidates, kept, of_kept if kept.is_combination else kept.runs[0])
         return kept.joined(candidates, judged), [*told, *judged]
 
     def _measured(self, number: int, kept: Stage, candidates: Sequence[Stage]) -> tuple[Run, list[Run]]:
@@ -224,8 +223,7 @@ class _Climb:
         """The rounds of a run with what is kept, or from there on with the baseline."""
         if pairing.role == "previous":
             return structs.replace(pairing, against=previous.id)
-        via = [] if self._is_direct else list(kept.below)
-        return structs.replace(pairing, against=kept.base.id, via=via)
+        return structs.replace(pairing, against=kept.base.id, via=[] if self._is_direct else list(kept.below))
 
     def _decision(self, run: Run) -> Decision | None:
         plan = self._source.plan

@@ -95,7 +95,7 @@ class InRounds(Session):
         return self.store.spread(device, "keep" if keeps else "default", workers)
 
     def renew(self, stages: Sequence[Stage]) -> None:
-        """Has the next processes of stages depend on nothing that earlier ones have left."""
+        """Makes the next processes independent of anything that earlier ones left behind."""
 
     def trained(self, child: Conversation, **how: Any) -> Trained:
         """What a training reports once it is warm; a process that fails has ended by then."""
@@ -110,8 +110,7 @@ class InRounds(Session):
         source = self.source
         sides = [Side(stage) for stage in stages]
         first = stages[0].recipe
-        spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}
-        measured = Measured(sides, spreads)
+        measured = Measured(sides, {side: self.spread([side.stage.recipe, first]) for side in sides})
         record = Record(self.id, source.plan, source.description, measured)
         machine = Machine(self.start, self.renew, source.description.facts.uuid, ask_more)
         try:
@@ -171,7 +170,7 @@ class Trainings(InRounds):
         return self.loaded(recipe.environment())[0]
 
     def renew(self, stages: Sequence[Stage]) -> None:
-        """Has the next processes of stages come from new zygotes."""
+        """Starts new zygotes, from which the next processes of stages come."""
         zygote.end_generation(self._generation)
         self._generation = zygote.new_generation()
         self._prepare(stages)

@@ -147,8 +147,9 @@ def after(before: Answered, job: Job, runs: Sequence[Run]) -> Answered:
         return Answered(job.request, runs)
     runs = runs or job.runs
     measured = {run.title for run in runs if run.status == "ok"}
-    keeps_all = all(run.title in measured for run in before.runs if run.status == "ok")
-    if not runs or not keeps_all or list(runs) == list(before.runs):
+    loses_some = any(run.status == "ok" and run.title not in measured for run in before.runs)
+    adds_nothing = not runs or list(runs) == list(before.runs)
+    if adds_nothing or loses_some:
         return before
     return replace(before, runs=runs) if job.request == before.request else Answered(job.request, runs)
 

@@ -261,8 +261,7 @@ class Source(Generic[SessionT_co]):
         offers = workloads.declared(subject.workload, "offers")
         if offers is None:  # all of them may be there, and a run says what is not
             offers = [name for name, switch in switches().items() if switch.needs == "workload"]
-        options = {**presets.get(subject.size.name, {}), **subject.options}
-        return Description(options, sorted(offers), facts)
+        return Description({**presets.get(subject.size.name, {}), **subject.options}, sorted(offers), facts)
 
     @property
     def target(self) -> Target:

@@ -109,8 +109,7 @@ class Training(View):
         """Trains on one batch that is already on the device, with the loader's workers stopped."""
         program = self._program
         source = program.source
-        batch = [part.to(self.device) for part in program.fetch()]
-        program.source = itertools.repeat(batch)
+        program.source = itertools.repeat([part.to(self.device) for part in program.fetch()])
         try:
             with workers_stopped(self.iterator):
                 yield

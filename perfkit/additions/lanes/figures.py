@@ -66,8 +66,7 @@ class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def computing(self) -> list[tuple[float, float]]:
         """The intervals in which kernels run in the steps."""
-        bars = self.rows.get("kernels", [])
-        times = np.array([[bar.start_ms, bar.end_ms] for bar in bars]).reshape(-1, 2)
+        times = np.array([[bar.start_ms, bar.end_ms] for bar in self.rows.get("kernels", [])]).reshape(-1, 2)
         return merge(*times.clip(0.0, self.length_ms).T).pairs()
 
     @property
@@ -169,8 +168,7 @@ def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, 
     bottom = top + len(side.shown) + 0.5
     ink = ax.xaxis.label.get_color()
     mean = f" a step (these {side.steps})" if side.steps > 1 else ""  # a table has the median of all
-    heading = f"{side.title}: {in_ms(side.step_ms)} ms{mean}"
-    ax.text(0, top, heading, va="center", weight="bold")
+    ax.text(0, top, f"{side.title}: {in_ms(side.step_ms)} ms{mean}", va="center", weight="bold")
     ax.text(ax.get_xlim()[1], top, side.note, va="center", ha="right", size=7)
     for number, name in enumerate(side.shown, 1):
         for repeat in range(math.ceil(times - 1e-9)):

@@ -22,5 +22,4 @@ def parity(
     with progress() as follow:
         recipe = plan.source().baseline().replace(**side.changes)
         result = study.parity(plan, side.title, recipe, steps, progress=follow)
-    code = 0 if result.ok else 1
-    output.deliver(f"parity of {side.title}", tables.parity(result), result, verdict=code)
+    output.deliver(f"parity of {side.title}", tables.parity(result), result, verdict=0 if result.ok else 1)

@@ -33,6 +33,5 @@ def parity(
     off = [f"{proof.name}: {proof.evidence}" for proof in report.mechanisms if not proof.ok]
     proven = f"{len(report.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
-    samples = recipe.batch_size * recipe.accumulation
-    is_other_batch = samples != plan.subject.size.batch_size
+    is_other_batch = recipe.batch_size * recipe.accumulation != plan.subject.size.batch_size
     return Parity(title, exactness, [*report.checks, mechanisms], is_other_batch, report.losses)

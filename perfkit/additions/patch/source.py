@@ -90,8 +90,7 @@ class SourceFile:
 
     def add_after_imports(self, line: str) -> None:
         """Lines after `import torch` and the imports directly below; later ones may follow the training."""
-        body = self._tree.body
-        rest = list(itertools.dropwhile(lambda node: not _imports_torch(node), body))
+        rest = list(itertools.dropwhile(lambda node: not _imports_torch(node), self._tree.body))
         if not rest:
             raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
         last = rest[0]

@@ -188,8 +188,7 @@ def source_of(answer: tuple[object, ...]) -> str:
     """The Python source of an answer: the imports, constants, functions and classes of all executed cells."""
     if len(answer) == 1 and isinstance(answer[0], str):
         return answer[0]
-    is_defined = [getattr(part, "__module__", "") == "__main__" for part in answer]
-    if not (answer and all(is_defined)):
+    if not (answer and all(getattr(part, "__module__", "") == "__main__" for part in answer)):
         given = ", ".join(f"{part!r:.60}" for part in answer) or "nothing"
         remedy = "Give what a cell of this notebook defines, as the starter does: check(make_loader)"
         raise InvalidValue(f"check was given {given}", remedy)
@@ -212,11 +211,10 @@ def _statements(source: str) -> Iterator[tuple[str, ast.stmt]]:
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 yield ast.unparse(node), node
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 with contextlib.suppress(ValueError):  # not a number or a text
                     if not isinstance(node.value, ast.Lambda):
                         ast.literal_eval(node.value)
-                    yield ast.unparse(target), node
+                    yield ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target), node
 
 
 def _nodes(source: str) -> list[str]:

@@ -28,6 +28,7 @@ class Spans:
 
     def within(self, start: Ints, end: Ints) -> Ints:
         """The length inside each window [start, end), int64[M] ns; floats are exact within 104 days of 0."""
+        # What is covered before each edge: of [2, 5) and [7, 8) it is 0 at 2, 3 at 5 and at 7, 4 at 8.
         edges = np.append(-1, np.stack((self.start, self.end), axis=1))
         covered = np.repeat(np.append(0, np.cumsum(self.end - self.start)), 2)[:-1]
         before, upto = np.interp([start, end], edges, covered).astype(np.int64)

@@ -160,9 +160,8 @@ class Sampler:
             part, frame, _at = seen
             if frame is None:
                 return clock()
-            stack = self._stack(frame)
             if self._where(thread_id) == seen:
-                return self._note(part, stack, before, clock())
+                return self._note(part, self._stack(frame), before, clock())
         return before
 
     def _note(self, part: str, stack: tuple[Spot, ...], before: float, now: float) -> float:
@@ -272,8 +271,9 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
         if inner and (inner[most] >= _MOST * total or (file, line) in loops):
             nearer: Times = defaultdict(float)  # without the lines between, whichever of them call that one
             for (part, stack), seconds in group.items():
-                at = [n for n in range(depth + 1, len(stack)) if stack[n][:2] == most] or [depth + 1]
-                nearer[part, stack[: depth + 1] + stack[at[0] :]] += seconds
+                places = [spot[:2] for spot in stack]
+                at = places.index(most, depth + 1) if most in places[depth + 1 :] else depth + 1
+                nearer[part, stack[: depth + 1] + stack[at:]] += seconds
             yield from _below(nearer, depth + 1, least, loops)
         else:
             names = [name for name in sorted(calls, key=calls.__getitem__, reverse=True) if name]

@@ -40,8 +40,7 @@ def trend(numbers: Sequence[int], values: Sequence[float], epochs: Sequence[int]
     at = _jump(y, start + slope * x) if last >= _JUMPS * first else 0
     if at:
         return Trend("jumps", float(np.median(y[:at])), float(np.median(y[at:])), at=int(x[at]))
-    is_growing = low > 0 and last >= _GROWS * first
-    return Trend("grows" if is_growing else "steady", first, last, slope, low, high)
+    return Trend("grows" if low > 0 and last >= _GROWS * first else "steady", first, last, slope, low, high)
 
 
 def _thirds(values: np.ndarray) -> tuple[float, float]:

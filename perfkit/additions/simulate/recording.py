@@ -148,9 +148,8 @@ class Recorder:
 def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> StepEvents | str:
     """The plan of one steady step for any GPU, or why there is none; an error if nothing can be built."""
     torch.set_num_threads(1)
-    target = workloads.load(workload, options)
     try:
-        return record(target, Recipe.from_dict(switches))
+        return record(workloads.load(workload, options), Recipe.from_dict(switches))
     except Exception as problem:  # whatever the workload's code raises
         return reason(problem)
 
@@ -191,8 +190,7 @@ class _Listened(Program):
         recorder = self.recorder
         self.building.close()
         _must_be_modelled(self.model)
-        dataset = loader.dataset
-        sample = loader.collate_fn([dataset[0]])
+        sample = loader.collate_fn([loader.dataset[0]])
         if [isinstance(leaf, torch.Tensor) for leaf in sample] != [True, True]:
             raise Unpredictable("its data set does not give pairs of inputs and target, a tensor each")
         copies = [

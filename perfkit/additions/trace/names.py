@@ -69,7 +69,6 @@ _SLOW_NS, _CONTEXT_NS = 10**6, 50 * 10**6
 def first_calls(trace: Trace) -> Ints:
     """Calls that are slow only once: a kernel's first launch, loading code, creating the context."""
     table = trace.table
-    length = trace.duration(trace.calls)
     kernels = np.intersect1d(trace.launched, trace.rows(*KERNELS))
     launched = kernels[np.argsort(table.start[kernels], kind="stable")]
     _, first = np.unique(table.name[launched], return_index=True)
@@ -78,5 +77,5 @@ def first_calls(trace: Trace) -> Ints:
         others = np.setdiff1d(trace.calls, trace.matching(trace.calls, f"{WAITS}|Host"))
         early = others[table.end[others] <= table.start[trace.device].min()]
         calls.append(early[trace.duration(early) >= _CONTEXT_NS])
-    slow = trace.calls[length >= _SLOW_NS]
+    slow = trace.calls[trace.duration(trace.calls) >= _SLOW_NS]
     return np.intersect1d(np.concatenate(calls), slow)

@@ -132,8 +132,7 @@ class Reader:
             with self._opens() as raw:
                 size = raw.seek(0, io.SEEK_END)
                 raw.seek(0)
-                packed = raw.peek(2)[:2] == formats.GZIP
-                file = gzip.GzipFile(fileobj=raw) if packed else raw
+                file = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == formats.GZIP else raw
                 while text := file.read1(MIB):
                     self._share = raw.tell() / size
                     yield text
