@@ -4,6 +4,7 @@ import pytest
 
 from perfkit.additions.inside import looks
 from perfkit.additions.trace.profile import profile
+from perfkit.studies.sources import Progress
 from tests.support.looks import syncs
 
 WHERE = {"preset": "smoke", "device": "cuda"}
@@ -22,7 +23,7 @@ def test_waits_and_copies_have_the_lines_that_make_them():
 
 
 def test_memory_and_kernels_are_accounted_for():
-    found = looks.memory("tests.support.toy:Toy", **WHERE)
+    found = looks.memory("tests.support.toy:Toy", None, Progress(), **WHERE)
     assert sum(found.parts.values()) == found.peak
     assert found.parts["weights"] and found.parts["activations"]
     assert found.peak <= found.allocated <= found.reserved

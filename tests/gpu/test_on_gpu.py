@@ -77,7 +77,7 @@ def test_the_notebook_s_process_gets_no_cuda_context() -> None:
 
 
 def test_the_account_of_memory_agrees_with_the_allocator() -> None:
-    found = looks.memory(CIFAR, **CUDA)
+    found = looks.memory(CIFAR, None, sources.Progress(), **CUDA)
     assert sum(found.parts.values()) == found.peak
     assert found.allocated and found.reserved
     assert found.peak <= found.allocated <= found.reserved
@@ -147,7 +147,7 @@ def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -
 
 def test_roofs_and_share_of_a_gpu() -> None:
     kind, new = ("bf16", {"tf32", "bfloat16"}) if devices.accelerators().bf16 else ("fp16", set[str]())
-    found = looks.kernels(CIFAR, **CUDA, settings={"amp": kind, "batch_size": 64})
+    found = looks.kernels(CIFAR, None, sources.Progress(), **CUDA, settings={"amp": kind, "batch_size": 64})
     assert found.peaks.keys() == {"float32", "float16"} | new
     assert found.peaks["float16"] > 2 * found.peaks["float32"]
     assert found.bytes_per_s > 1e11

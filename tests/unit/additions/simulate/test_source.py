@@ -52,7 +52,7 @@ REFUSED = {
     "tuning": tune,
     "A/A noise": lambda asked: measure_noise(asked, 1),
     "--fail-if-slower": lambda asked: asked.source().require(Study.GATE),
-    "a look at kernels": lambda asked: kernels(device=asked.subject.device),
+    "a look at kernels": lambda asked: kernels(None, None, Progress(), device=asked.subject.device),
 }
 
 
