@@ -59,7 +59,7 @@ cheaper = pk.StagePanel("scaled_decode")
 cheaper.run()
 
 # %% [markdown]
-# The walk-through enlarges 32 × 32 images to 224 × 224, then copies 49 times the bytes: resize on the device.
+# The walk-through enlarges 32 × 32 images to 224 × 224, then copies 49 times the bytes: resize on the device (`device_resize`).
 
 # %% [markdown]
 # ## Your line
