@@ -87,7 +87,7 @@ pk.my_train(wait_policy="passive")
 pk.my_train(wait_policy="default")
 
 # %% [markdown]
-# Multiply both ratios: that is the worker's gain alone. In the stored output 1.28 × 0.80 = 1.03 (0.88 to 1.19) shows none: sleeping threads made it pay. (Pictures of your file don't time workers: see the panel's.)
+# Multiply both ratios: that is the worker's gain alone. In the stored output 1.277 × 0.803 = 1.03 (0.89 to 1.19) shows none: sleeping threads made it pay. (Pictures of your file don't time workers: see the panel's.)
 
 # %% [markdown]
 # ## Drill

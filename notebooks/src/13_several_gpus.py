@@ -226,7 +226,7 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# Short steps lose most between one and four ranks; from then on each sends almost the same bytes. Only the latency still grows: at 1,024 ranks, 2 · 1,023 · 5 µs is 10 ms, half a short step. (There NCCL prefers trees, whose latency grows with log n.)
+# Short steps lose most between one and four ranks; from 16 on each sends almost the same bytes. Only the latency still grows: at 1,024 ranks, 2 · 1,023 · 5 µs is 10 ms, half a short step. (There NCCL prefers trees, whose latency grows with log n.)
 #
 # On each of two machines with eight GPUs:
 #

@@ -48,11 +48,10 @@ def provenance() -> Provenance:
 
 
 def _without_folders(word: str) -> str:
-    """A word of a command with file names instead of paths, even in `--html=../me/x.html`."""
-    option, _, path = word.partition("=")
-    if "/" in option:
-        return Path(word).name
-    return f"{option}={Path(path).name}" if "/" in path else word
+    """A word of a command with file names instead of paths, even in `--option=root=../me/photos`."""
+    folders, slash, _ = word.rstrip("/").rpartition("/")
+    before, equals, _ = folders.partition("/")[0].rpartition("=")
+    return f"{before}{equals}{Path(word).name}" if slash else word
 
 
 def content(recorded: Sequence[Run]) -> bytes:

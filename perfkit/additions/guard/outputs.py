@@ -226,7 +226,9 @@ def unfold(mirror: str, place: str) -> None:
         is_real = os.path.exists(here) and not is_link
         if is_real or not os.path.isdir(real) or is_within(real, mirror):
             continue
-        entries = os.listdir(real) if os.access(real, os.R_OK) else []
+        entries = list[str]()
+        with contextlib.suppress(OSError):  # it may not be listed
+            entries = os.listdir(real)
         if len(entries) > _MOST_LINKS:
             raise PermissionError(errno.EACCES, f"over {_MOST_LINKS:,} entries are too many to mirror", real)
         if is_link:

@@ -210,11 +210,22 @@ def _statements(source: str) -> Iterator[tuple[str, ast.stmt]]:
                 yield node.name, node
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 yield ast.unparse(node), node
-            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-                with contextlib.suppress(ValueError):  # not a number or a text
-                    if not isinstance(node.value, ast.Lambda):
-                        ast.literal_eval(node.value)
-                    yield ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target), node
+            elif isinstance(node, ast.Assign) and _needs_no_name(node.value):
+                yield ast.unparse(node.targets[0]), node
+            elif isinstance(node, ast.AnnAssign) and node.value and _needs_no_name(node.value):
+                plain = ast.Assign([node.target], node.value)  # an annotation may name what comes later
+                yield ast.unparse(node.target), ast.copy_location(plain, node)
+
+
+def _needs_no_name(value: ast.expr) -> bool:
+    """Whether a value can be made without anything else: a literal, or a lambda without defaults."""
+    if isinstance(value, ast.Lambda):
+        return not (value.args.defaults or any(value.args.kw_defaults))
+    try:
+        ast.literal_eval(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _nodes(source: str) -> list[str]:

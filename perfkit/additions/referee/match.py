@@ -95,7 +95,9 @@ def matched(a: ScriptSide, b: ScriptSide, terms: Terms, settings: Collection[str
     others = {} if b.launch == a.launch else {b.title: b.launch}
     starter = ScriptStarter(a.launch, others, (WITNESS,), terms.process)
     plan = script_plan(starter, terms.preset, terms.seed)
-    old, new = Candidate(a.title, a.changes), Candidate(b.title, b.changes, others.get(b.title))
+    # Switches must change something; scripts are compared as they stand, even if they are equal.
+    program = others.get(b.title) if settings else b.launch
+    old, new = Candidate(a.title, a.changes), Candidate(b.title, b.changes, program)
     return Match(plan, old, new, allowed)
 
 

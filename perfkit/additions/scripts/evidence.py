@@ -77,12 +77,12 @@ class Inquiry(Part):
             tensor = first_tensor(given)
             if tensor is not None:
                 self.shapes.add(tuple(tensor.shape))
-        if self._script.looked_at.value:
+        if self._script.looked_at.value and not is_capturing():
             with self._script.doing(_LOOKS):
                 self.padding.append(max(_paddings(given), default=(0.0, 0.0, 0)))
 
     def on_gradients(self) -> None:
-        if self._script.looked_at.value and self.rows is None:
+        if self._script.looked_at.value and self.rows is None and not is_capturing():
             with self._script.doing(_LOOKS):
                 self.rows = _rows(self._script)
 
@@ -300,11 +300,18 @@ def _rows(script: Script) -> Rows | None:
 def _paddings(given: Any) -> Iterator[tuple[float, float, int]]:
     """How much of tensors fills up their rows of words, or of frames of features, at the end or the start."""
     for rows in tensors(given):
+        if rows.is_nested or rows.layout != torch.strided:
+            continue
         is_words = rows.dim() == 2 and rows.dtype in (torch.int32, torch.int64) and len(rows.unique()) > 2
         if is_words or (rows.dim() == 3 and rows.is_floating_point()):
             turned = rows.transpose(0, 1)  # the time may come first
             for each in (rows, rows.flip(1), turned, turned.flip(1)):
                 if (length := each.shape[1]) >= LIMIT.long_row and each.any():
                     used = each.ne(each[:, -1].mode().values) if is_words else each.ne(0).any(2)
-                    lengths = (used * torch.arange(1, length + 1, device=each.device)).amax(1) / length
-                    yield float(1 - lengths.mean()), float(1 - lengths.max()), length
+                    ends = (used * torch.arange(1, length + 1, device=each.device)).amax(1)
+                    lengths = ends / length
+                    inside = float(
+                        used.sum() / ends.sum()
+                    )  # a table of categories has its usual value everywhere
+                    if not is_words or inside >= LIMIT.least_inside:
+                        yield float(1 - lengths.mean()), float(1 - lengths.max()), length

@@ -2,14 +2,13 @@
 
 import atexit
 import contextlib
-import faulthandler
+import dis
+import functools
 import linecache
 import os
-import re
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -72,7 +71,6 @@ class Sampler:
         self._part = part
         self._place = place
         self._files: dict[str, str] = {}
-        self._now: dict[tuple[str, str], int] = {}  # lines under way by file and function
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -85,38 +83,25 @@ class Sampler:
         is_main = threading.current_thread() is threading.main_thread()
         own = signal.getsignal(signal.SIGALRM)
         is_free = own == signal.SIG_DFL or getattr(own, "__module__", "") == __name__  # left over from a fork
-        is_free = is_free and signal.getsignal(signal.SIGPROF) in (signal.SIG_DFL, signal.SIG_IGN)
         return is_main and is_free and not any(signal.getitimer(signal.ITIMER_REAL))
 
     @contextlib.contextmanager
     def _by_signals(self) -> Iterator[None]:
         """Lets the thread look at itself at each alarm. Another thread would have to wait for it."""
-        before, used_s = own_time(), time.thread_time()
-        dumps, dumped = os.pipe()
-        os.set_blocking(dumps, False)
-        os.set_blocking(dumped, False)
+        before = own_time()
 
         def look(_number: int, frame: FrameType | None) -> None:
-            nonlocal before, used_s
-            self._now = _newest_dump(dumps)
-            if not signal.getitimer(signal.ITIMER_PROF)[0]:  # it goes off once: a second one would interrupt
-                signal.siginterrupt(signal.SIGPROF, False)
-                signal.setitimer(signal.ITIMER_PROF, EVERY_S)
-            used_before_s, used_s = used_s, time.thread_time()
-            is_waiting = used_s - used_before_s < EVERY_S / 2  # since the last alarm
-            if frame is not None and (self._now or is_waiting):  # else the next look knows the line
+            nonlocal before
+            if frame is not None:
                 before = self._note(self._part(), self._stack(frame), before, own_time())
 
         if "torch._dynamo" in sys.modules:  # it would compile a function that interrupts a compiled model
             look = sys.modules["torch"].compiler.disable(look)
         signal.signal(signal.SIGALRM, look)
         signal.siginterrupt(signal.SIGALRM, False)
-        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # it would kill a process without `look`
+        # Else the alarm would kill the process when Python, at exit, has released `look`.
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
-        signal.signal(signal.SIGPROF, signal.SIG_IGN)  # what comes late must not end the process
-        faulthandler.register(signal.SIGPROF, dumped, all_threads=False, chain=True)  # else it sets errno
-        signal.siginterrupt(signal.SIGPROF, False)
-        signal.setitimer(signal.ITIMER_PROF, EVERY_S)
         try:
             yield
         finally:
@@ -124,11 +109,6 @@ class Sampler:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops a pending alarm
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_PROF, 0)  # no look sets it any more
-            faulthandler.unregister(signal.SIGPROF)
-            signal.signal(signal.SIGPROF, signal.SIG_DFL)
-            os.close(dumps)
-            os.close(dumped)
 
     @contextlib.contextmanager
     def _by_a_thread(self) -> Iterator[None]:
@@ -179,8 +159,8 @@ class Sampler:
         for each, line in traceback.walk_stack(frame):
             code = each.f_code
             if file := self.users(code.co_filename):
-                at = self._now.get((code.co_filename, code.co_name), line) or line_before(code, each.f_lasti)
-                spots.append(Spot(file, at, code.co_qualname, calls if at == line and not spots else ""))
+                at = line_at(code, each.f_lasti, line)
+                spots.append(Spot(file, at, code.co_qualname, "" if spots else calls))
             elif spots and _LOADER in code.co_filename:
                 break  # the frames outside it are the loop that asks for a batch
             elif not spots and _is_telling(code):
@@ -201,13 +181,22 @@ class Sampler:
         return known
 
 
-def _newest_dump(file: int) -> dict[tuple[str, str], int]:
-    """The lines under way, by file and function: an alarm is handled after a call or a turn of a loop."""
-    newest = b""
-    with contextlib.suppress(OSError):  # there was none
-        newest = os.read(file, 1 << 16).rpartition(b" call first)")[2]
-    found = re.findall(r'File "(.*)", line (\d+) in (.*)', newest.decode(errors="replace"))
-    return {(name, function): int(line) for name, line, function in reversed(found)}
+def line_at(code: CodeType, at: int, line: int | None) -> int:
+    """The line of an instruction; for the jump back of a `for`, that of the loop.
+
+    Python handles an alarm after a call or at a jump back, where any line of the loop may have taken time.
+    """
+    if dis.opname[code.co_code[at]] == "JUMP_BACKWARD":
+        line = _loop_of(code, at) or line
+    return line or line_before(code, at)
+
+
+@functools.cache
+def _loop_of(code: CodeType, at: int) -> int | None:
+    """The line of the `for` to which an instruction jumps back; None for other loops."""
+    by_offset = {each.offset: each for each in dis.get_instructions(code)}
+    target = by_offset[by_offset[at].argval]
+    return target.positions.lineno if target.opname == "FOR_ITER" and target.positions else None
 
 
 def line_before(code: CodeType, at: int) -> int:

@@ -27,7 +27,7 @@ def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
     origin = rf"Recorded 20.* on {re.escape(machine.describe(machine.facts()))}"
     assert all(re.fullmatch(origin, run.origin.describe()) for run in loaded)
     assert {run.origin.command for run in loaded} == {
-        "perfkit run -o out.json --html=p.html --option=me --set workers=2"
+        "perfkit run -o out.json --html=p.html --option=root=me --set workers=2"
         " --html=q.html acme --workload mine.py:Net"
     }, "no folder of this machine"
 

@@ -53,10 +53,11 @@ def test_in_cells_the_starter_may_be_among_other_definitions(shell, asked):
 
 
 def test_the_source_from_cells_has_annotated_constants_and_lambdas(shell):
-    cell = "SCALE: float = 2\nsize: int\ndouble = lambda x: SCALE * x\nDEVICE = str(3)"
+    cell = "SCALE: float = 2\nsize: int\ndouble = lambda x: SCALE * x\nDEVICE = str(3)\n"
+    cell += "class Best: ...\nbest: Best = None\nlater = lambda x=DEVICE: x"  # Best and DEVICE come later, or never
     shell.run_cell(cell, store_history=True)
     source = source_of((shell.user_ns["double"],))
-    assert source == "SCALE: float = 2\n\ndouble = lambda x: SCALE * x"
+    assert source == "SCALE = 2\n\ndouble = lambda x: SCALE * x\n\nbest = None\n\nclass Best:\n    ..."
 
 
 def test_an_answer_is_judged_with_the_puzzle_s_checks(asked):

@@ -351,8 +351,20 @@ def test_what_fills_up_the_rows_of_an_input_is_padding(rows):
         torch.zeros(2, 20),
         torch.zeros(2, 20, 8),
         torch.zeros(2, 0, 8),
+        torch.where(torch.arange(640).reshape(32, 20) % 7 > 0, 0, torch.arange(640).reshape(32, 20)),
+        torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged),
     ],
-    ids=["a mask", "short rows", "full rows", "images", "features", "a first state", "nothing"],
+    ids=[
+        "a mask",
+        "short rows",
+        "full rows",
+        "images",
+        "features",
+        "a first state",
+        "nothing",
+        "a table of categories",
+        "rows of unlike lengths",
+    ],
 )
 def test_what_is_alike_in_other_inputs_is_no_padding(rows):
     assert max(evidence._paddings([rows]), default=(0.0, 0.0, 0))[0] < 0.1
