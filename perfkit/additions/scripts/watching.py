@@ -196,7 +196,7 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
         is_disturbed=answers.taken > CLEAN,
         command=command,
         seen=msgspec.structs.replace(plain, ended=answers.has_ended),
-        step=looked.of_step if looked.steps and facts.device == "cpu" else account.of_step,
+        step=looked.of_step if looked.steps and facts.device != "cpu" else account.of_step,
         peak=answers.peak,
         syncs=answers.syncs,
         trace=answers.trace,
