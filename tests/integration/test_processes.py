@@ -212,6 +212,10 @@ def test_a_suspended_side_does_nothing_with_all_that_it_started_and_goes_on_wher
         trained(child, "tests.support.toy:StartsOther", workers=2)
         assert len(child.pids()) >= 4, "it, two loader workers, another program"
         child.suspend()
+        for _ in range(100):  # whoever runs on another core stops a moment later
+            if states(child) == {psutil.STATUS_STOPPED}:
+                break
+            time.sleep(0.05)
         assert states(child) == {psutil.STATUS_STOPPED}
         before = child.tree.cpu_s()
         time.sleep(0.3)
