@@ -133,15 +133,19 @@ class Sampler:
             sys.setswitchinterval(interval)
 
     def look(self, thread_id: int, before: float) -> float:
-        """Records where a thread is, for whole intervals since `before`; returns the end of the last one."""
-        # If it runs on meanwhile, its stack is of another part. The time of a failed look is the next one's.
+        """Records where a thread is, for whole intervals since `before`; returns the end of the last one.
+
+        If the thread runs on while its stack is walked, as on a busy machine, the stack does not belong to its
+        part, so the look is repeated. The time of a failed look counts for the next one.
+        """
         for _try in range(_TRIES):
             seen = self._where(thread_id)
             part, frame, _at = seen
             if frame is None:
                 return clock()
+            stack = self._stack(frame)
             if self._where(thread_id) == seen:
-                return self._note(part, self._stack(frame), before, clock())
+                return self._note(part, stack, before, clock())
         return before
 
     def _note(self, part: str, stack: tuple[Spot, ...], before: float, now: float) -> float:

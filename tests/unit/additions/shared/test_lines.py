@@ -164,6 +164,20 @@ def test_a_thread_that_went_on_meanwhile_is_looked_at_again(waiting):
     assert [part for part, _ in sampler.times] == ["second"]
 
 
+def test_a_thread_that_goes_on_while_its_stack_is_walked_is_looked_at_again(waiting):
+    """Half of such a stack is of another part: it would give that part's lines the time of this one."""
+    part = ["first"]
+
+    class Walked(Sampler):
+        def _stack(self, frame):
+            part[0] = "second"
+            return super()._stack(frame)
+
+    sampler = Walked(lambda: part[0])
+    sampler.look(waiting.ident, 0.0)
+    assert [part for part, _ in sampler.times] == ["second"]
+
+
 def test_a_late_look_counts_whole_intervals_and_leaves_the_rest_to_the_next_one(waiting, monkeypatch):
     """Else a long call would take the time of the short line before it, and always the same line be missed."""
     part, now = ["a long call"], [3.5 * EVERY_S]
