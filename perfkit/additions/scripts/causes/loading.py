@@ -3,22 +3,45 @@
 import linecache
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import ALIKE, BATCHES, LEAST, MUCH_MEMORY, OWN, Symptoms
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
+OF_THE_WAIT = {
+    "workers_cost_more",
+    "tensor_from_list",
+    "rows_one_by_one",
+    "open_hdf5",
+    "loading_line",
+    "loading_lines",
+}
+"""Causes that are a part of the wait for data."""
+_PADS = re.compile(
+    r"""(?xi)
+    \]\s*\*\s*\(?\s*[\w.]+\s*-\s*len\(       # [0] * (size - len(words))
+    | \[\s*[\w.]*pad\w*\s*\]\s*\*               # [PAD] * missing
+    | \b(functional|F|np|numpy)\.pad\(         # F.pad(words, …)
+    | ["']max_length["']                        # padding="max_length"
+    """
+)
+"""How a line of Python pads."""
 
 
-def _handling(seen: Symptoms) -> Found:
-    """What a file or the memory holds is handled number by number, or row by row."""
+def _files(seen: Symptoms) -> Found:
     data, loading = seen.evidence.data, seen.evidence.loading
     if data and loading and data.open_files:
         rows = max(data.open_files.values())
         where = next((line.where for line, _ in seen.loading_lines()), "")
-        yield _CAUSES.found("open_hdf5", where, seen.loading if rows > 1 else None, seen=seen, rows=rows)
+        share = seen.loading if rows > 1 else None
+        yield _CAUSES.found("open_hdf5", where, share, seen=seen, rows=rows)
+
+
+def _handling(seen: Symptoms) -> Found:
+    """What is in memory is handled number by number, or row by row."""
+    data, loading = seen.evidence.data, seen.evidence.loading
     share = seen.share_of(*BATCHES)
     warnings = [text for text in seen.printed if "from a list of numpy.ndarrays is extremely slow" in text]
     if warnings:  # `train.py:41: UserWarning: …`
@@ -44,11 +67,16 @@ def _padding(seen: Symptoms) -> Found:
     part = beyond if beyond >= ALIKE * padding else padding  # the former whichever rows come together
     share = part * seen.share_of("forward", "backward")
     if padding >= LIMIT.much_padding and share >= LEAST:
-        files = {frame.file for site in seen.script.sites for frame in site.frames}
-        texts = [(file, *line) for file in files for line in enumerate(linecache.getlines(file), 1)]
-        pads = [f"{os.path.basename(file)}:{at}" for file, at, text in texts if re.search(LIMIT.pads, text)]
-        found = {"padding": padding, "beyond": beyond, "length": length}
-        yield _CAUSES.found("padding", pads[0] if len(pads) == 1 else seen.site("loader"), share, **found)
+        pads = list(_lines_that_pad({frame.file for site in seen.script.sites for frame in site.frames}))
+        where = pads[0] if len(pads) == 1 else seen.site("loader")
+        yield _CAUSES.found("padding", where, share, padding=padding, beyond=beyond, length=length)
+
+
+def _lines_that_pad(files: Collection[str]) -> Iterator[str]:
+    for file in files:
+        for number, line in enumerate(linecache.getlines(file), 1):
+            if _PADS.search(line):
+                yield f"{os.path.basename(file)}:{number}"
 
 
 def _workers(seen: Symptoms) -> Found:
@@ -80,7 +108,7 @@ def _workers(seen: Symptoms) -> Found:
         yield _CAUSES.found("workers_copy_objects", loader, seen=seen, grew=grew)
 
 
-CAUSES = (_handling, _padding, _workers)
+CAUSES = (_files, _handling, _padding, _workers)
 
 
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:

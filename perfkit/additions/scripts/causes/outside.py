@@ -1,38 +1,60 @@
 """Causes outside of the steps: evaluations, starts of epochs, checkpoints."""
 
 from perfkit.additions.advice.finding import Causes, Found
-from perfkit.additions.scripts import messages
-from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, LEAST, Symptoms
+from perfkit.additions.scripts.messages import (
+    BETWEEN,
+    CHECKPOINTS,
+    EPOCHS,
+    EVALUATION,
+    LEAST,
+    MUCH_MEMORY,
+    Symptoms,
+)
 
 _CAUSES = Causes(__name__)
 
 
-def _outside(seen: Symptoms) -> Found:
-    run, data, parts = seen.run, seen.evidence.data, seen.evidence.parts
-    with_gradients = seen.site("evaluation with gradients")
+def _evaluation(seen: Symptoms) -> Found:
+    run = seen.run
     share = run.running(EVALUATION)
     if share >= LEAST:
-        where = seen.site("evaluation") or with_gradients or seen.site("eval mode")
+        where = seen.site("evaluation") or seen.site("evaluation with gradients") or seen.site("eval mode")
         cause = "evaluation" if run.evaluations <= run.steps / 2 else "frozen_model"
         yield _CAUSES.found(cause, where, share, seen=seen)
-    share = run.running(EPOCHS)
-    if len(run.epochs) > 1 and share >= LEAST:
+
+
+def _starts_of_epochs(seen: Symptoms) -> Found:
+    data, epochs = seen.evidence.data, len(seen.run.epochs)
+    share = seen.run.running(EPOCHS)
+    if epochs > 1 and share >= LEAST:
         cause = "workers_restart" if data and data.workers and not data.keeps_workers else "epochs_start"
-        if len(run.epochs) >= 0.9 * run.steps and not (data and data.batches == 1):
+        if epochs >= 0.9 * seen.run.steps and not (data and data.batches == 1):
             cause = "epoch_in_each_step"
         yield _CAUSES.found(cause, seen.site("loader"), share, seen=seen)
+
+
+def _checkpoints(seen: Symptoms) -> Found:
     # Other programs make steps long, but not those of the looks with one thread.
+    parts = seen.evidence.parts
     looked_at = parts.get("checkpoint", 0.0) / (sum(parts.values()) or 1.0)
-    share = max(run.running(CHECKPOINTS), looked_at)
+    share = max(seen.run.running(CHECKPOINTS), looked_at)
     if share >= LEAST / 2:
         yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share)
+
+
+def _between_steps(seen: Symptoms) -> Found:
+    share = seen.run.running(BETWEEN)
     line = next((line for line, _ in seen.lines(BETWEEN)), None)
-    share = run.running(BETWEEN) * (line.seconds / parts[BETWEEN] if line else 1.0)
+    if line:
+        share *= line.seconds / seen.evidence.parts[BETWEEN]
     if share >= LEAST:
         yield _CAUSES.found("between_steps", line.where if line else "", share, line=line)
-    if with_gradients:
-        grew = run.evaluation_bytes if run.evaluation_bytes > messages.MUCH_MEMORY else None
-        yield _CAUSES.found("evaluation_with_gradients", with_gradients, grew=grew)
 
 
-CAUSES = (_outside,)
+def _evaluation_with_gradients(seen: Symptoms) -> Found:
+    if where := seen.site("evaluation with gradients"):
+        grew = seen.run.evaluation_bytes
+        yield _CAUSES.found("evaluation_with_gradients", where, grew=grew if grew > MUCH_MEMORY else None)
+
+
+CAUSES = (_evaluation, _starts_of_epochs, _checkpoints, _between_steps, _evaluation_with_gradients)
