@@ -49,9 +49,12 @@ def provenance() -> Provenance:
 
 def _without_folders(word: str) -> str:
     """A word of a command with file names instead of paths, even in `--option=root=../me/photos`."""
-    folders, slash, _ = word.rstrip("/").rpartition("/")
-    before, equals, _ = folders.partition("/")[0].rpartition("=")
-    return f"{before}{equals}{Path(word).name}" if slash else word
+    if "/" not in word:
+        return word
+    start = word.partition("/")[0]
+    option = start[: start.rfind("=") + 1]  # `--option=root=`; empty without an option
+    path = word.removeprefix(option)
+    return option + (Path(path).name or path)
 
 
 def content(recorded: Sequence[Run]) -> bytes:

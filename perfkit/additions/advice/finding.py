@@ -79,7 +79,7 @@ class Causes:
 
     def found(self, cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
         """A finding; its sentences are filled in with `facts`."""
-        row = dict(self._rows[cause])  # what is left without its sentences are fields
+        row = dict(self._rows[cause])  # its sentences; all else in it are fields of a `Finding`
         seen, change = (_SENTENCES.from_string(row.pop(text)) for text in ("seen", "change"))
         texts = seen.render(facts, share=share), change.render(facts, share=share)
         return Finding(cause, *texts, where, share or None, **row)

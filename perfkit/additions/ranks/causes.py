@@ -143,8 +143,11 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
 
 def _unlike_rows(found: Lateness) -> str:
     """How the inputs of the late rank are larger; empty if they are not."""
-    sizes = (found.compared(lambda spent: spent.elements), found.compared(lambda spent: spent.rows))
-    return str(WORDS.unlike(*sizes)) if found.has_more_to_compute else ""
+    if not found.has_more_to_compute:
+        return ""
+    elements = found.compared(lambda spent: spent.elements)
+    rows = found.compared(lambda spent: spent.rows)
+    return str(WORDS.unlike(elements, rows))
 
 
 def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[Exchange | None, str]:
@@ -284,4 +287,5 @@ CAUSES: tuple[Callable[[RankSymptoms], Found], ...] = (
 
 def findings(seen: RankSymptoms) -> list[Finding]:
     """What is avoidable, the largest first."""
-    return sorted((each for cause in CAUSES for each in cause(seen)), key=lambda each: -each.weight)
+    found = [finding for cause in CAUSES for finding in cause(seen)]
+    return sorted(found, key=lambda finding: -finding.weight)

@@ -24,6 +24,8 @@ from perfkit.additions.shared.lines import Sampler
 from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
 from perfkit.worker.checks import facts
 
+_KNOW_RANKS = ("num_replicas", "num_processes", "world_size")  # attributes of samplers that divide their rows
+
 
 class RankRecorder(Part):
     """A part of the script that notes what it does. Only the thread that trains changes what is noted."""
@@ -177,7 +179,7 @@ class RankRecorder(Part):
             workers=getattr(loader, "num_workers", 0),
             rows=rows,
             drawn=drawn,
-            is_divided=any(hasattr(each, name) for each in samplers for name in LIMIT.knows_ranks),
+            is_divided=any(hasattr(each, name) for each in samplers for name in _KNOW_RANKS),
             is_shuffled=is_random or bool(getattr(sampler, "shuffle", False)),
             epochs=self._epochs.get(id(getattr(loader, "dataset", None)), []),
         )

@@ -37,8 +37,17 @@ from perfkit.worker.messages import Trained
 
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
 """How a rank fails because it lost another one."""
-Ending = Enum("Ending", ["WATCHED", "ENDED", "FAILED", "HANGS", "SILENT"])  # of the time of watching
 _decoder = msgspec.json.Decoder(Message)
+
+
+class Ending(Enum):
+    """How the time of watching has ended."""
+
+    WATCHED = "watched"
+    ENDED = "ended"
+    FAILED = "failed"
+    HANGS = "hangs"
+    SILENT = "silent"  # nobody has come
 
 
 class Meeting:
@@ -48,7 +57,9 @@ class Meeting:
         usual = tempfile.gettempdir()
         folder = usual if len(os.fsencode(usual)) <= LIMIT.longest_path else "/tmp"
         try:
-            self.private = tempfile.TemporaryDirectory("", "perfkit-", folder, ignore_cleanup_errors=True)
+            self.private = tempfile.TemporaryDirectory(
+                prefix="perfkit-", dir=folder, ignore_cleanup_errors=True
+            )
         except OSError as problem:
             what = f"ranks cannot meet: {usual} is too long for the path of a socket"
             remedy = "Set TMPDIR to a folder with a shorter path"
@@ -364,10 +375,12 @@ class WatchedRanks(StartedRanks):
     def exit_code(self) -> int | None:
         return self._process.poll()
 
-    def problem(self, what: str, remedy: str, stacks: Iterable[str] = (), rank: int = -1) -> RunFailed:
+    def problem(
+        self, what: str, remedy: str, stacks: Iterable[str] = (), rank: int | None = None
+    ) -> RunFailed:
         """What went wrong, with the last words of the launch, or of one rank where torch marks them."""
         lines = self.written("err")
-        marked = [line for line in lines if line.startswith(f"[rank{rank}]:")]
+        of_rank = [line for line in lines if rank is not None and line.startswith(f"[rank{rank}]:")]
         found = RunFailed(what, remedy)
-        found.output = "\n".join([*stacks, *(marked or lines)[-60:]])
+        found.output = "\n".join([*stacks, *(of_rank or lines)[-60:]])
         return found

@@ -141,7 +141,7 @@ def failed(launched: WatchedRanks) -> RunFailed:
         mute = []
     what = str(report.WORDS.failed(launched, first, mute))
     remedy = "Read its own words, which are shown with this; run the command without perfkit to compare"
-    return launched.problem(what, remedy, rank=first.rank if first and not mute else -1)
+    return launched.problem(what, remedy, rank=first.rank if first and not mute else None)
 
 
 def hanging(launched: WatchedRanks) -> RunFailed:

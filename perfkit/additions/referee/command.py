@@ -92,7 +92,8 @@ def _match(programs: list[str], settings: list[str], module: bool, terms: Terms)
     if len(programs) < 2:
         what = f"there is nothing to compare {programs[0]} with"
         raise InvalidValue(what, "Name two scripts, or one with --set switch=value")
-    old, new = (Launch(side, tuple(programs[2:]), module) for side in programs[:2])
+    first, second, *arguments = programs
+    old, new = (Launch(side, tuple(arguments), module) for side in (first, second))
     return two_scripts(old, new, terms)
 
 

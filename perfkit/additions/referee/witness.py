@@ -26,8 +26,11 @@ class Witness(Part):
         self._besides: dict[str, list[int]] = {"evaluations": [], "checkpoints": []}
         self._formats: set[torch.dtype] = set()
         self._weight = torch.zeros(1)
-        self._backwards = self._look_at = self._number = 0  # the number of the step under way
-        self._left_out = self._samples_left_out = 0  # steps that are not kept, and their samples
+        self._backwards = 0
+        self._look_at = 0
+        self._number = 0  # of the step under way
+        self._left_out = 0  # steps that are not kept
+        self._samples_left_out = 0  # in these
         self._random = random.Random(script.settings["seed"])
         self._weights_before: dict[str, torch.Tensor] = {}
         self._moved: dict[str, torch.Tensor] = {}

@@ -42,14 +42,17 @@ class BatchLedger:
         A step takes one batch of a loader. So several of the last one, all of them before an evaluation's
         last call, are the evaluation's; one alone may have been looked at before it was trained on.
         """
-        fetched, before = self._fetched, self._before_evaluation
-        self._fetched, self._before_evaluation = [], 0
+        fetched = self._fetched
+        before = self._before_evaluation
+        self._fetched = []
+        self._before_evaluation = 0
         if len(fetched) == 1:  # as in most steps
             fetched[0].loader.__dict__[_KIND] = _TRAINING
             return fetched, []
         last = [batch for batch in fetched if batch.loader is fetched[-1].loader]
         is_last_trained_on = len(last) == 1 or before < len(fetched)
-        training, evaluation = list[Fetched](), list[Fetched]()
+        training = list[Fetched]()
+        evaluation = list[Fetched]()
         for number, batch in enumerate(fetched):
             is_of_last = is_last_trained_on and batch.loader is fetched[-1].loader
             is_known = batch.loader.__dict__.get(_KIND) == _TRAINING

@@ -33,6 +33,8 @@ from perfkit.worker.procedure import Procedure
 
 _LOOKS = "looks"  # what is done here, which the script does not do
 LIMIT = limits("evidence")
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
+_WEIGHTS = {"params", "param_names"}  # of a group of an optimizer: all else are its settings
 
 
 class Inquiry(Part):
@@ -211,10 +213,15 @@ def _kept(script: Script, sizes: Mapping[int, int]) -> Iterator[tuple[str, str]]
     for name, held, file in _containers():
         has_grown = len(held) - sizes.get(id(held), len(held)) >= LIMIT.fewest
         if has_grown and any(tensor.grad_fn is not None for tensor in tensors(held[-1])):
-            adds = re.compile(rf"\b{re.escape(name)}(\.(append|extend|insert)\(|\s*\+=)")
-            lines_of_file = enumerate(linecache.getlines(script.place(file)), 1)
-            number = next((f":{number}" for number, line in lines_of_file if adds.search(line)), "")
-            yield name, f"{os.path.basename(file)}{number}"
+            yield name, _added_at(name, script.place(file))
+
+
+def _added_at(name: str, file: str) -> str:
+    adds = re.compile(rf"\b{re.escape(name)}(\.(append|extend|insert)\(|\s*\+=)")
+    for number, line in enumerate(linecache.getlines(file), 1):
+        if adds.search(line):
+            return f"{os.path.basename(file)}:{number}"
+    return os.path.basename(file)
 
 
 def denormals(session: Any) -> float:
@@ -246,7 +253,7 @@ def _first_values(script: Script) -> dict[int, torch.Tensor]:
 
 def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, Any]:
     """Settings of their groups, and parts: with gradients that no optimizer takes, and frozen but changed."""
-    groups = [{key: group[key] for key in sorted({*group} - {*LIMIT.weights})} for group in script.groups()]
+    groups = [{key: group[key] for key in sorted({*group} - _WEIGHTS)} for group in script.groups()]
     known: dict[str, Any] = {"groups": len(groups), "group_kinds": len({repr(each) for each in groups})}
     own = {id(weight) for group in script.groups() for weight in group["params"]}
     if not own & before.keys():  # the script trains by something else, or by copies
@@ -267,7 +274,7 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, An
 
 def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:
     """Seconds of the passes that functions of the user's took as hooks of a module, by the line."""
-    held = [getattr(part, kind) for part in script.modules() for kind in LIMIT.hooks]
+    held = [getattr(part, kind) for part in script.modules() for kind in _HOOKS]
     codes = [getattr(hook, "__code__", None) for hooks_of_part in held for hook in hooks_of_part.values()]
     functions = {(users(code.co_filename), code.co_qualname) for code in codes if code}
     seconds = defaultdict[str, float](float)
@@ -303,15 +310,25 @@ def _paddings(given: Any) -> Iterator[tuple[float, float, int]]:
         if rows.is_nested or rows.layout != torch.strided:
             continue
         is_words = rows.dim() == 2 and rows.dtype in (torch.int32, torch.int64) and len(rows.unique()) > 2
-        if is_words or (rows.dim() == 3 and rows.is_floating_point()):
+        is_frames = rows.dim() == 3 and rows.is_floating_point()
+        if is_words or is_frames:
             turned = rows.transpose(0, 1)  # the time may come first
             for each in (rows, rows.flip(1), turned, turned.flip(1)):
-                if (length := each.shape[1]) >= LIMIT.long_row and each.any():
-                    used = each.ne(each[:, -1].mode().values) if is_words else each.ne(0).any(2)
-                    ends = (used * torch.arange(1, length + 1, device=each.device)).amax(1)
-                    lengths = ends / length
-                    inside = float(
-                        used.sum() / ends.sum()
-                    )  # a table of categories has its usual value everywhere
-                    if not is_words or inside >= LIMIT.least_inside:
-                        yield float(1 - lengths.mean()), float(1 - lengths.max()), length
+                yield from _padding_at_the_end(each, is_words)
+
+
+def _padding_at_the_end(rows: torch.Tensor, is_words: bool) -> Iterator[tuple[float, float, int]]:
+    """The mean share of rows that is padding, the share beyond the longest of them, and their length."""
+    length = rows.shape[1]
+    if length < LIMIT.long_row or not rows.any():
+        return
+    if is_words:
+        used = rows.ne(rows[:, -1].mode().values)
+    else:
+        used = rows.ne(0).any(2)
+    ends = (used * torch.arange(1, length + 1, device=rows.device)).amax(1)  # of each row, without padding
+    # A table of categories has its usual value everywhere; words have their padding only at an end.
+    used_share = float(used.sum() / ends.sum())
+    if not is_words or used_share >= LIMIT.least_inside:
+        filled = ends / length
+        yield float(1 - filled.mean()), float(1 - filled.max()), length

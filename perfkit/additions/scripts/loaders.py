@@ -78,10 +78,14 @@ class Watch:
         """Of this process and of all workers; None if nothing was loaded."""
         files = self._folder.glob("loading-*.json")
         found = [self._here, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
-        counted = "batches", "samples", "seconds", "wall_s"
-        total = {name: sum(getattr(each, name) for each in found) for name in counted}
-        lines_of_all = merged(line for each in found for line in each.lines)
-        return Loading(**total, lines=lines_of_all) if total["batches"] else None
+        total = Loading(
+            batches=sum(each.batches for each in found),
+            samples=sum(each.samples for each in found),
+            seconds=sum(each.seconds for each in found),
+            wall_s=sum(each.wall_s for each in found),
+            lines=merged(line for each in found for line in each.lines),
+        )
+        return total if total.batches else None
 
 
 def data_facts(loader: Any, asked_worker: int) -> DataFacts:
@@ -153,6 +157,7 @@ def _objects(value: Any) -> int:
 
 ARGUMENTS: dict[str, str] = hooks.TABLES["arguments"]  # switches that are arguments of `DataLoader`
 _SEEN, _KEEPS_WORKERS = "_perfkit_seen", "_perfkit_keeps_workers"  # what is noted at a loader
+_OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 
 
 class Loaders(Part):
@@ -186,7 +191,7 @@ class Loaders(Part):
             changes.pop("batch_size", None)
         arguments |= changes
         if not arguments.get("num_workers"):
-            arguments = {name: value for name, value in arguments.items() if name not in LIMIT.of_workers}
+            arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
         plain(**arguments)
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

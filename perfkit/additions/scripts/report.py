@@ -16,6 +16,7 @@ from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
 _MOST_LINES = 8  # of a script that are listed
+# The part of a run in which a line of this part is; all others are lines of its steps.
 _OF_RUN = {"start": EPOCHS, "checkpoint": CHECKPOINTS, EVALUATION: EVALUATION, BETWEEN: BETWEEN}
 
 

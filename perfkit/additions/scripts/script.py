@@ -183,8 +183,10 @@ class Script(View, Part):
     @contextlib.contextmanager
     def doing(self, part: str) -> Iterator[None]:
         """Counts the time of a part of a step, without that of parts within it."""
-        outer, outer_inner_s = self.part, self._inner_s
-        self.part, self._inner_s = part, 0.0
+        outer = self.part
+        outer_inner_s = self._inner_s
+        self.part = part
+        self._inner_s = 0.0
         start = clock()
         try:
             yield

@@ -161,10 +161,11 @@ class Models(Part):
         return output
 
     def _look(self, module: nn.Module, given: Any) -> None:
-        for shape in [each.shape for each in tensors(given)]:
-            if len(shape) == 3 and not getattr(module, "batch_first", True):
-                self._batch = shape[1]
-            self._rows[shape[0] if len(shape) == 2 else 0] += 1
+        for tensor in tensors(given):
+            if tensor.dim() == 2:
+                self._rows[tensor.shape[0]] += 1
+            elif tensor.dim() == 3 and not getattr(module, "batch_first", True):
+                self._batch = tensor.shape[1]
 
 
 def _in_32_bits(value: Any) -> Any:

@@ -135,8 +135,8 @@ class Sampler:
     def look(self, thread_id: int, before: float) -> float:
         """Records where a thread is, for whole intervals since `before`; returns the end of the last one.
 
-        If the thread runs on while its stack is walked, as on a busy machine, the stack does not belong to its
-        part, so the look is repeated. The time of a failed look counts for the next one.
+        If the thread runs on meanwhile, as on a busy machine, its stack does not belong to its part, so the
+        look is repeated. The time of a failed look counts for the next one.
         """
         for _try in range(_TRIES):
             seen = self._where(thread_id)

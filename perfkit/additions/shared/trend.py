@@ -33,14 +33,15 @@ def trend(numbers: Sequence[int], values: Sequence[float], epochs: Sequence[int]
     x, y = np.asarray(numbers[::every], float), np.asarray(values[::every], float)
     if tooth := _saw_tooth(x, y, epochs):
         return tooth
-    from scipy import stats as scipy_stats  # a script that is watched shall not import it
+    from scipy import stats as scipy_stats  # here, so that a watched script does not import it at its start
 
     first, last = _thirds(y)
     slope, start, low, high = map(float, scipy_stats.theilslopes(y, x))
     at = _jump(y, start + slope * x) if last >= _JUMPS * first else 0
     if at:
         return Trend("jumps", float(np.median(y[:at])), float(np.median(y[at:])), at=int(x[at]))
-    return Trend("grows" if low > 0 and last >= _GROWS * first else "steady", first, last, slope, low, high)
+    is_growing = low > 0 and last >= _GROWS * first
+    return Trend("grows" if is_growing else "steady", first, last, slope, low, high)
 
 
 def _thirds(values: np.ndarray) -> tuple[float, float]:
