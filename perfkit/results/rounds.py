@@ -145,6 +145,7 @@ def aa_pairs(pairing: Pairing) -> list[AAPair]:
         part = slice(at, at + size)
         at += size
         own = np.array(pairing.own_samples_per_s[part])
+        other = np.array(pairing.other_samples_per_s[part])
         if size >= stats.MIN_ROUNDS and max(pairing.disturbed[part], default=0.0) <= stats.CLEAN:
-            pairs.append(stats.aa_pair(own, np.array(pairing.other_samples_per_s[part])))
+            pairs.append(stats.aa_pair(own, other))
     return pairs

@@ -49,7 +49,8 @@ class Table(NamedTuple):
         """For each column, whether it holds only numbers; such a column is right-aligned."""
         found = []
         for at, column in enumerate(zip(*self.rows, strict=True)):
-            found.append(at > 0 and {type(cell) for cell in column if cell != ""} == {Cell})
+            kinds = {type(cell) for cell in column if cell != ""}
+            found.append(at > 0 and kinds == {Cell})
         return found
 
 

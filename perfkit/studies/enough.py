@@ -20,7 +20,8 @@ class Enough:
         self._rule = rule
         self._clock = clock
         self._began = clock()
-        self.budget_s = rule.budget.seconds(max(1, len(measured.open()) - 1)) if rule.budget else None
+        compared = max(1, len(measured.open()) - 1)
+        self.budget_s = rule.budget.seconds(compared) if rule.budget else None
         """Seconds that it may take; None where the number of rounds is given instead."""
 
     @property

@@ -110,7 +110,8 @@ class InRounds(Session):
         source = self.source
         sides = [Side(stage) for stage in stages]
         first = stages[0].recipe
-        measured = Measured(sides, {side: self.spread([side.stage.recipe, first]) for side in sides})
+        spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}
+        measured = Measured(sides, spreads)
         record = Record(self.id, source.plan, source.description, measured)
         machine = Machine(self.start, self.renew, source.description.facts.uuid, ask_more)
         try:

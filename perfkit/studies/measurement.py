@@ -101,7 +101,8 @@ class Measurement:
     def _say(self, title: str) -> None:
         left_s = self._enough.left_s
         if self._enough.budget_s and left_s is not None:
-            self._progress.reach(min(0.99, 1 - left_s / self._enough.budget_s), title, max(0.0, left_s))
+            done = min(0.99, 1 - left_s / self._enough.budget_s)
+            self._progress.reach(done, title, max(0.0, left_s))
         else:
             self._progress.reach(0.0, title)
 

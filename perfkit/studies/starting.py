@@ -36,7 +36,8 @@ class Starter:
                 self._say(f"starting {side.stage.title}")
                 self._start(side, alive=number)
             self._measured.now.start_s += self._machine.clock() - began
-            yield {pid for side in sides if side.child for pid in side.child.pids()}
+            children = [side.child for side in sides if side.child]
+            yield {pid for child in children for pid in child.pids()}
         except Crowded:
             for side, (trainings, samples) in reported.items():
                 side.stop()

@@ -186,7 +186,8 @@ class View:
 
     def device_resize(self) -> Reading:
         """Only an enlargement counts: a crop on the device is part of the workload, not of this switch."""
-        sent, seen = ([*images.shape[2:]] for images in (self.batch[0], self.inputs))
+        sent = list(self.batch[0].shape[2:])
+        seen = list(self.inputs.shape[2:])
         is_enlarged = math.prod(sent) < math.prod(seen)
         return is_enlarged, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
 

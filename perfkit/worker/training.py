@@ -109,7 +109,8 @@ class Training(View):
         """Trains on one batch that is already on the device, with the loader's workers stopped."""
         program = self._program
         source = program.source
-        program.source = itertools.repeat([part.to(self.device) for part in program.fetch()])
+        batch = [part.to(self.device) for part in program.fetch()]
+        program.source = itertools.repeat(batch)
         try:
             with workers_stopped(self.iterator):
                 yield

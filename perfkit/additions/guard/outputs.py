@@ -131,7 +131,8 @@ class Outputs:
         return "change back to that folder first (os.chdir)"
 
     def _before_start(self, event: str, command: Any) -> None:
-        words = [os.fsdecode(word) for word in (command if isinstance(command, list | tuple) else [command])]
+        given = command if isinstance(command, list | tuple) else [command]
+        words = [os.fsdecode(word) for word in given]
         is_harmless = _is_harmless([*_SHELL, *words] if event == "os.system" else words)
         if not (is_harmless or self._is_ignoring()) and _is_by_the_script():
             reason = "on this system a measured script starts no other program, as it could change your files"

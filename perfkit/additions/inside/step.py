@@ -132,7 +132,8 @@ def kernels(session: WorkerSession) -> Procedure:
     shapes = [(m, k, n) for k in DEPTHS for n in widths]
     shapes += [(each, DEPTHS[1], widths[1]) for each in (m - 1, 8)]  # an odd m, and a small one
     shapes += [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
-    rows, peaks = list[ShapeTiming](), dict[str, float]()
+    rows = list[ShapeTiming]()
+    peaks = dict[str, float]()
     settings = torch.backends.cuda.matmul
     usual = settings.fp32_precision
     for kind, (dtype, precision) in _formats(device).items():

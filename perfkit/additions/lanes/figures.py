@@ -66,7 +66,8 @@ class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def computing(self) -> list[tuple[float, float]]:
         """The intervals in which kernels run in the steps."""
-        times = np.array([[bar.start_ms, bar.end_ms] for bar in self.rows.get("kernels", [])]).reshape(-1, 2)
+        bars = self.rows.get("kernels", [])
+        times = np.array([[bar.start_ms, bar.end_ms] for bar in bars]).reshape(-1, 2)
         return merge(*times.clip(0.0, self.length_ms).T).pairs()
 
     @property

@@ -148,9 +148,8 @@ def _by_hand(title: str, given: Given) -> DrawnSide:
     if all(bar.batch is None for bar in bars):
         rows = {name: [_timed(bar) for bar in row] for name, row in rows.items()}
     steps = given.get("steps", 1)
-    return DrawnSide(
-        title=title, step_ms=max((bar.end_ms for bar in bars), default=0.0) / steps, steps=steps, rows=rows
-    )
+    end_ms = max((bar.end_ms for bar in bars), default=0.0)
+    return DrawnSide(title=title, step_ms=end_ms / steps, steps=steps, rows=rows)
 
 
 def _bar(given: Any) -> Bar:

@@ -57,7 +57,8 @@ def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, i
     least = _LEAST_OF_KERNELS if what == "compute" and len(trace.device) else _LEAST
     for step in sorted(set(steps.tolist())):
         chosen = (steps == step) & (begins < end) & (ends > start)
-        for began, ended in merge(begins[chosen], ends[chosen], round(least * (end - start))).pairs():
+        spans = merge(begins[chosen], ends[chosen], round(least * (end - start)))
+        for began, ended in spans.pairs():
             number = step if step >= 0 else None  # launched before the recording
             awaited = "data" if what == "wait" else ""
             bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, what, number, words=awaited))

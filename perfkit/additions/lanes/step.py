@@ -97,7 +97,8 @@ def side(session: WorkerSession, title: str, step_s: float | None = None) -> Pro
     begins = parts.begins(training.recipe.accumulation)
     first = nearest(begins, step_s)
     start, end = begins[first], begins[first + 2]
-    rows = _rows(parts, zip(done, stamps.numbers(done, workers, len(loader)), strict=True), start, end)
+    loads = zip(done, stamps.numbers(done, workers, len(loader)), strict=True)
+    rows = _rows(parts, loads, start, end)
     return DrawnSide(
         title=title,
         step_ms=500 * (end - start),

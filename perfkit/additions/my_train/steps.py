@@ -100,8 +100,9 @@ def can_act(before: Version, now: Version) -> bool:
 def named(before: Version, now: Version) -> str:
     """A change in a few words: `02 a worker, sleeping threads`; for a learner's own line, its end."""
     known = {change["switch"]: (change["chapter"], change["what"]) for change in edits("outside")}
-    known_before = before.switches
-    outside = [f"{name}={value}" for name, value in now.switches.items() if value != known_before.get(name)]
+    outside = [
+        f"{name}={value}" for name, value in now.switches.items() if value != before.switches.get(name)
+    ]
     text, changes = before.text, list[tuple[str, str]]()
     for edit in edits():
         if edit["new"] in now.text and edit["new"] not in before.text:

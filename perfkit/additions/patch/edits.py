@@ -179,7 +179,8 @@ def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -
         return Check("patch", bool(result.edited), "not verified")
     outside = ScriptSide(launch, "set from outside", result.edited)
     match = matched(outside, ScriptSide(result.launch, "patched"), Terms())
-    verdict = match._replace(plan=match.plan.until(budget_s, PRECISION)).compare(progress).verdict(PRECISION)
+    measured = match._replace(plan=match.plan.until(budget_s, PRECISION)).compare(progress)
+    verdict = measured.verdict(PRECISION)
     is_as_fast = verdict.outcome in (Outcome.FASTER, Outcome.NOT_FASTER)
     start = "verified: as fast as" if is_as_fast else f"NOT verified: {verdict.outcome}, compared"
     if verdict.outcome == Outcome.SLOWER:

@@ -58,7 +58,8 @@ class RecordedSource(Source):
 
     @property
     def target(self) -> Target:
-        own = allowed([run for run in self.stored() if run.stage not in NOT_STAGES][-1].recipe)
+        last = [run for run in self.stored() if run.stage not in NOT_STAGES][-1]
+        own = allowed(last.recipe)
         return Target(self.plan.subject.kind, own=own, refuses=lambda name, recipe: _AS_IT_IS)
 
     def require(self, study: str) -> None:

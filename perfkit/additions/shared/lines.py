@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import dis
 import functools
+import itertools
 import linecache
 import os
 import signal
@@ -245,7 +246,10 @@ def merged(found: Iterable[Line]) -> list[Line]:
 
 
 def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, int]]) -> Iterator[Line]:
-    """The lines at this depth, or deeper ones that have most of their time; of `loops` what they call."""
+    """The lines at this depth of the stacks, or deeper lines that have most of their time.
+
+    `loops` are lines that call several parts of a step: only the lines that they call are named.
+    """
     groups = defaultdict[tuple[str, int], Times](dict)
     for (part, stack), seconds in times.items():
         if len(stack) > depth:
@@ -262,13 +266,21 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
             continue
         most = max(inner, key=inner.__getitem__, default=("", 0))
         if inner and (inner[most] >= _MOST * total or (file, line) in loops):
-            nearer: Times = defaultdict(float)  # without the lines between, whichever of them call that one
-            for (part, stack), seconds in group.items():
-                places = [spot[:2] for spot in stack]
-                at = places.index(most, depth + 1) if most in places[depth + 1 :] else depth + 1
-                nearer[part, stack[: depth + 1] + stack[at:]] += seconds
-            yield from _below(nearer, depth + 1, least, loops)
+            yield from _below(_nearer(group, depth, most), depth + 1, least, loops)
         else:
             names = [name for name in sorted(calls, key=calls.__getitem__, reverse=True) if name]
             part = next(iter(group))[0]
             yield Line(part, file, line, total, names[:4], text_at(f"{file}:{line}"))
+
+
+def _nearer(times: Times, depth: int, place: tuple[str, int]) -> Times:
+    """The stacks without the lines between this depth and a place, whichever of them called that."""
+    nearer: Times = defaultdict(float)
+    for (part, stack), seconds in times.items():
+        deeper = stack[depth + 1 :]
+        above = itertools.takewhile(lambda spot: spot[:2] != place, deeper)
+        between = sum(1 for _ in above)
+        if between < len(deeper):  # it passes the place
+            deeper = deeper[between:]
+        nearer[part, stack[: depth + 1] + deeper] += seconds
+    return nearer

@@ -102,7 +102,8 @@ def _workers(bars: Sequence[HostBar], workers: int) -> Iterator[Json]:
     begin = min(bar.start for bar in bars if bar.what == "step")
     for batch, bar in enumerate(bar for bar in bars if bar.what == "worker"):
         if bar.end > begin:  # else it was loaded long before these steps
-            yield _span(bar, "loader_worker", f"batch {batch}", {}) | {"tid": _WORKER + batch % workers}
+            span = _span(bar, "loader_worker", f"batch {batch}", {})
+            yield span | {"tid": _WORKER + batch % workers}
 
 
 def _call(bar: HostBar) -> str:

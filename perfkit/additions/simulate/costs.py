@@ -169,7 +169,8 @@ def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     compute = _compute_seconds(columns, gpu, values)
     # Between the two limits a kernel reaches neither: the larger the exponent, the more they overlap.
     overlap = values.find(gpu, "overlap")
-    return (memory**overlap + compute**overlap) ** (1 / overlap) + values.find(gpu, "kernel_us") * 1e-6
+    busy = (memory**overlap + compute**overlap) ** (1 / overlap)
+    return busy + values.find(gpu, "kernel_us") * 1e-6
 
 
 def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:

@@ -32,7 +32,8 @@ class _Kernel:
         self.written.update((tensor.block, tensor) for tensor in operator.outputs)
         if _REDUCTION.fullmatch(operator.name.removeprefix("aten.")):
             self.reduces = True
-            self.closed |= max((tensor.numel for tensor in operator.outputs), default=0) < self.size / 2
+            largest = max((tensor.numel for tensor in operator.outputs), default=0)
+            self.closed |= largest < self.size / 2
 
     def operator(self, inside: Collection[int]) -> OperatorCall:
         """The kernel as an operator call, without the blocks that stay in its registers."""

@@ -190,7 +190,8 @@ class _Listened(Program):
         recorder = self.recorder
         self.building.close()
         _must_be_modelled(self.model)
-        sample = loader.collate_fn([loader.dataset[0]])
+        dataset = loader.dataset
+        sample = loader.collate_fn([dataset[0]])
         if [isinstance(leaf, torch.Tensor) for leaf in sample] != [True, True]:
             raise Unpredictable("its data set does not give pairs of inputs and target, a tensor each")
         copies = [

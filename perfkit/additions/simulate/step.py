@@ -174,7 +174,8 @@ def _conv_kind(x: Tensor, w: Tensor, groups: int) -> str:
     if groups > 1:
         # Libraries have fast kernels only for many narrow groups of equal, round width.
         depth, width = w.shape[1], w.shape[0] // groups
-        return "grouped" if depth == width and width in (4, 8, 16, 32) and groups >= 8 else "grouped_wide"
+        fast = depth == width and width in (4, 8, 16, 32) and groups >= 8
+        return "grouped" if fast else "grouped_wide"
     if x.shape[1] <= 4:
         return "stem"
     return "conv" if math.prod(w.shape[2:]) > 1 else "conv1x1"
@@ -245,7 +246,8 @@ def _norm(kind: str, op: OperatorCall) -> Work:
 def _foreach(op: OperatorCall) -> list[Work]:
     own = op.inputs[: len(op.inputs) // op.attributes["lists"]]
     launches = max(1, math.ceil(len(own) / _TENSORS_PER_LAUNCH))
-    return [Work("foreach", _nbytes(op.inputs + (op.outputs or own)) / launches)] * launches
+    nbytes = _nbytes(op.inputs + (op.outputs or own))
+    return [Work("foreach", nbytes / launches)] * launches
 
 
 def _moving(name: str, kind: str, op: OperatorCall) -> Work:

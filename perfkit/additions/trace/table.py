@@ -100,7 +100,8 @@ class Trace:
 
     def processes(self, *kinds: Kind) -> int:
         """The number of processes, or devices, that have rows of these kinds."""
-        return len({process for process, _ in self.text(np.unique(self.table.thread[self.rows(*kinds)]))})
+        threads = np.unique(self.table.thread[self.rows(*kinds)])
+        return len({process for process, _ in self.text(threads)})
 
     def text(self, codes: Ints) -> list[Any]:
         """The texts at these indices; None for -1."""
@@ -194,7 +195,8 @@ class Trace:
     ) -> "Steps":
         """The steps between these times of the host, each with the device work that it launched."""
         calls, done = self.launch[self.launched], self.table.end[self.launched]
-        step = np.searchsorted(first, self.table.start[calls], "right") - 1
+        started = self.table.start[calls]
+        step = np.searchsorted(first, started, "right") - 1
         inside = (step >= 0) & (self.table.end[calls] <= last[step])
         ready, latest = first.copy(), last.copy()
         np.maximum.at(latest, step[inside], done[inside])

@@ -128,9 +128,16 @@ class Workbench(LadderPanel):
     def _record(self, job: Job) -> None:
         job.request.source().require(LOOK)
         subject, profile = job.request.subject, registry.load(registry.table("NOTEBOOK")["profile"])
-        where = {"preset": subject.size.name, "device": self.device, "host": subject.host}
-        of = {"options": subject.options, "progress": job.progress}
-        self._profile = profile(subject.workload, self.controls.recipe, **where, **of).sections()
+        view = profile(
+            subject.workload,
+            self.controls.recipe,
+            progress=job.progress,
+            preset=subject.size.name,
+            device=self.device,
+            options=subject.options,
+            host=subject.host,
+        )
+        self._profile = view.sections()
 
     def sections(self) -> Sequence[Content]:
         """The profile, if it is the newest result; else the ticked runs."""
