@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import gc
-import linecache
 import os
 import re
 import statistics
@@ -24,7 +23,7 @@ from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
 from perfkit.additions.scripts.script import Part, Script, is_capturing
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import Sampler, Times, lines
+from perfkit.additions.shared.lines import Sampler, Times, lines, places
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
@@ -213,15 +212,8 @@ def _kept(script: Script, sizes: Mapping[int, int]) -> Iterator[tuple[str, str]]
     for name, held, file in _containers():
         has_grown = len(held) - sizes.get(id(held), len(held)) >= LIMIT.fewest
         if has_grown and any(tensor.grad_fn is not None for tensor in tensors(held[-1])):
-            yield name, _added_at(name, script.place(file))
-
-
-def _added_at(name: str, file: str) -> str:
-    adds = re.compile(rf"\b{re.escape(name)}(\.(append|extend|insert)\(|\s*\+=)")
-    for number, line in enumerate(linecache.getlines(file), 1):
-        if adds.search(line):
-            return f"{os.path.basename(file)}:{number}"
-    return os.path.basename(file)
+            adds = rf"\b{re.escape(name)}(\.(append|extend|insert)\(|\s*\+=)"
+            yield name, next(places(adds, script.place(file)), os.path.basename(file))
 
 
 def denormals(session: Any) -> float:
@@ -322,10 +314,7 @@ def _padding_at_the_end(rows: torch.Tensor, is_words: bool) -> Iterator[tuple[fl
     length = rows.shape[1]
     if length < LIMIT.long_row or not rows.any():
         return
-    if is_words:
-        used = rows.ne(rows[:, -1].mode().values)
-    else:
-        used = rows.ne(0).any(2)
+    used = rows.ne(rows[:, -1].mode().values) if is_words else rows.ne(0).any(2)
     ends = (used * torch.arange(1, length + 1, device=rows.device)).amax(1)  # of each row, without padding
     # A table of categories has its usual value everywhere; words have their padding only at an end.
     used_share = float(used.sum() / ends.sum())

@@ -143,15 +143,8 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     before = cores.cpu_times(script.tree.cpu_s())
     plain = script.ask("observe", steps=LIMIT.steps, seconds=budget_s * LIMIT.observing)
     taken = cores.taken_share(before, cores.cpu_times(script.tree.cpu_s()))
-    answers = Answers(
-        script,
-        plain,
-        account=script.ask("account"),
-        facts=script.ask("describe"),
-        peak=script.ask("peak"),
-        taken=taken,
-        has_ended=plain.ended,
-    )
+    account, facts, peak = script.ask("account"), script.ask("describe"), script.ask("peak")
+    answers = Answers(script, plain, account, facts, peak, taken, has_ended=plain.ended)
     # Threads of a step wait for each other where other programs take the cores; one has no such waits.
     threads = 1 if taken > CLEAN and answers.facts.device == "cpu" else 0
     is_long = answers.account.running(messages.BETWEEN) >= messages.LEAST  # what comes in few of the steps

@@ -7,6 +7,7 @@ import functools
 import itertools
 import linecache
 import os
+import re
 import signal
 import sys
 import threading
@@ -220,6 +221,13 @@ def text_at(place: str) -> str:
     """The text of a line, `/home/me/train.py:41`."""
     file, _, line = place.rpartition(":")
     return linecache.getline(file, int(line or 0)).strip()
+
+
+def places(pattern: str, file: str) -> Iterator[str]:
+    """The lines of a file that have a pattern, `train.py:41`."""
+    for number, line in enumerate(linecache.getlines(file), 1):
+        if re.search(pattern, line):
+            yield f"{os.path.basename(file)}:{number}"
 
 
 def lines(times: Mapping[tuple[str, tuple[Spot, ...]], float]) -> list[Line]:

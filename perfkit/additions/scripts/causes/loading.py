@@ -1,33 +1,18 @@
 """Causes in how batches are made, and in what loader workers share."""
 
-import linecache
 import os
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import ALIKE, BATCHES, LEAST, MUCH_MEMORY, OWN, Symptoms
+from perfkit.additions.shared.lines import places
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
-OF_THE_WAIT = {
-    "workers_cost_more",
-    "tensor_from_list",
-    "rows_one_by_one",
-    "open_hdf5",
-    "loading_line",
-    "loading_lines",
-}
+OF_THE_WAIT = (
+    "workers_cost_more", "tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line", "loading_lines",
+)  # fmt: skip
 """Causes that are a part of the wait for data."""
-_PADS = re.compile(
-    r"""(?xi)
-    \]\s*\*\s*\(?\s*[\w.]+\s*-\s*len\(       # [0] * (size - len(words))
-    | \[\s*[\w.]*pad\w*\s*\]\s*\*               # [PAD] * missing
-    | \b(functional|F|np|numpy)\.pad\(         # F.pad(words, …)
-    | ["']max_length["']                        # padding="max_length"
-    """
-)
-"""How a line of Python pads."""
 
 
 def _files(seen: Symptoms) -> Found:
@@ -67,16 +52,10 @@ def _padding(seen: Symptoms) -> Found:
     part = beyond if beyond >= ALIKE * padding else padding  # the former whichever rows come together
     share = part * seen.share_of("forward", "backward")
     if padding >= LIMIT.much_padding and share >= LEAST:
-        pads = list(_lines_that_pad({frame.file for site in seen.script.sites for frame in site.frames}))
+        files = {frame.file for site in seen.script.sites for frame in site.frames}
+        pads = [place for file in files for place in places(LIMIT.pads, file)]
         where = pads[0] if len(pads) == 1 else seen.site("loader")
         yield _CAUSES.found("padding", where, share, padding=padding, beyond=beyond, length=length)
-
-
-def _lines_that_pad(files: Collection[str]) -> Iterator[str]:
-    for file in files:
-        for number, line in enumerate(linecache.getlines(file), 1):
-            if _PADS.search(line):
-                yield f"{os.path.basename(file)}:{number}"
 
 
 def _workers(seen: Symptoms) -> Found:

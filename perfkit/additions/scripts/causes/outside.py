@@ -1,15 +1,8 @@
 """Causes outside of the steps: evaluations, starts of epochs, checkpoints."""
 
 from perfkit.additions.advice.finding import Causes, Found
-from perfkit.additions.scripts.messages import (
-    BETWEEN,
-    CHECKPOINTS,
-    EPOCHS,
-    EVALUATION,
-    LEAST,
-    MUCH_MEMORY,
-    Symptoms,
-)
+from perfkit.additions.scripts import messages
+from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, LEAST, Symptoms
 
 _CAUSES = Causes(__name__)
 
@@ -53,8 +46,8 @@ def _between_steps(seen: Symptoms) -> Found:
 
 def _evaluation_with_gradients(seen: Symptoms) -> Found:
     if where := seen.site("evaluation with gradients"):
-        grew = seen.run.evaluation_bytes
-        yield _CAUSES.found("evaluation_with_gradients", where, grew=grew if grew > MUCH_MEMORY else None)
+        grew = seen.run.evaluation_bytes if seen.run.evaluation_bytes > messages.MUCH_MEMORY else None
+        yield _CAUSES.found("evaluation_with_gradients", where, grew=grew)
 
 
 CAUSES = (_evaluation, _starts_of_epochs, _checkpoints, _between_steps, _evaluation_with_gradients)
