@@ -70,6 +70,16 @@ def import_paths() -> list[str]:
     return list(sys.path) if sys.flags.safe_path else [os.getcwd(), *sys.path]
 
 
+def module_file(module: str, of_package: str = "__init__.py") -> Path | None:
+    """The file of a module, or this one of a package, found as an import would find it; None without one."""
+    path = Path(*module.split("."))
+    for folder in import_paths():
+        for file in (Path(folder, path, of_package), Path(folder, f"{path}.py")):
+            if file.is_file():
+                return file
+    return None
+
+
 def comparable(facts: Mapping[str, Any]) -> str:
     """A short hash of what determines speed: CPU model, cores, memory, GPUs, torch."""
     cpu = facts["cpu"]

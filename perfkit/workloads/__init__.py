@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import importlib
 import inspect
-from pathlib import Path
 from typing import Any
 
 from perfkit import machine
@@ -72,11 +71,9 @@ def declared(name: str, attribute: str) -> Any:
 
 def source(name: str) -> bytes:
     """The encoded code of a workload's module, found as an import would find it; else empty."""
-    module = Path(*reference(name).partition(":")[0].split("."))
-    for folder in machine.import_paths():
-        for file in (Path(folder, module, "__init__.py"), Path(folder, module).with_suffix(".py")):
-            with contextlib.suppress(OSError):
-                return file.read_bytes()
+    file = machine.module_file(reference(name).partition(":")[0])
+    with contextlib.suppress(OSError):
+        return file.read_bytes() if file else b""
     return b""
 
 

@@ -24,8 +24,7 @@ def findings(seen: Symptoms) -> list[Finding]:
     found += [*steps.lines(seen, named), *loading.lines(seen, named)]
     if seen.evidence.data and seen.evidence.data.workers and seen.script.device == "cpu":
         # What workers do not load any more leaves their cores to the steps, which get faster, too.
-        waits = loading.OF_THE_WAIT
-        found = [structs.replace(each, limit="") if each.cause in waits else each for each in found]
+        found = [structs.replace(it, limit="") if it.cause in loading.OF_THE_WAIT else it for it in found]
     places = Counter(finding.where for finding in found)
     # Objects that are made in a cause are collected there.
     found = [each for each in found if each.cause != "automatic_collection" or places[each.where] == 1]

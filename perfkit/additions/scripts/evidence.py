@@ -33,7 +33,6 @@ from perfkit.worker.procedure import Procedure
 _LOOKS = "looks"  # what is done here, which the script does not do
 LIMIT = limits("evidence")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
-_WEIGHTS = {"params", "param_names"}  # of a group of an optimizer: all else are its settings
 
 
 class Inquiry(Part):
@@ -245,7 +244,9 @@ def _first_values(script: Script) -> dict[int, torch.Tensor]:
 
 def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, Any]:
     """Settings of their groups, and parts: with gradients that no optimizer takes, and frozen but changed."""
-    groups = [{key: group[key] for key in sorted({*group} - _WEIGHTS)} for group in script.groups()]
+    groups = [
+        {key: group[key] for key in sorted({*group} - {"params", "param_names"})} for group in script.groups()
+    ]
     known: dict[str, Any] = {"groups": len(groups), "group_kinds": len({repr(each) for each in groups})}
     own = {id(weight) for group in script.groups() for weight in group["params"]}
     if not own & before.keys():  # the script trains by something else, or by copies
@@ -302,8 +303,7 @@ def _paddings(given: Any) -> Iterator[tuple[float, float, int]]:
         if rows.is_nested or rows.layout != torch.strided:
             continue
         is_words = rows.dim() == 2 and rows.dtype in (torch.int32, torch.int64) and len(rows.unique()) > 2
-        is_frames = rows.dim() == 3 and rows.is_floating_point()
-        if is_words or is_frames:
+        if is_words or (rows.dim() == 3 and rows.is_floating_point()):  # or frames
             turned = rows.transpose(0, 1)  # the time may come first
             for each in (rows, rows.flip(1), turned, turned.flip(1)):
                 yield from _padding_at_the_end(each, is_words)
@@ -316,8 +316,7 @@ def _padding_at_the_end(rows: torch.Tensor, is_words: bool) -> Iterator[tuple[fl
         return
     used = rows.ne(rows[:, -1].mode().values) if is_words else rows.ne(0).any(2)
     ends = (used * torch.arange(1, length + 1, device=rows.device)).amax(1)  # of each row, without padding
-    # A table of categories has its usual value everywhere; words have their padding only at an end.
-    used_share = float(used.sum() / ends.sum())
-    if not is_words or used_share >= LIMIT.least_inside:
+    is_dense = float(used.sum() / ends.sum()) >= LIMIT.least_inside  # no table of categories, mostly usual
+    if is_dense or not is_words:
         filled = ends / length
         yield float(1 - filled.mean()), float(1 - filled.max()), length

@@ -30,18 +30,12 @@ BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded
 LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
 ALIKE = 0.7  # a share of at least this part of the largest counts as equal: looks scatter
 MUCH_MEMORY = 30e6
+RandomData = StrEnum("RandomData", ["DRAWN", "HELD"])  # numbers in a data set: other samples in workers
 
 
 def limits(module: str) -> Any:
     """The numbers of a module in `limits.toml`, as attributes."""
     return SimpleNamespace(**registry.toml(__package__, "limits")[module])
-
-
-class RandomData(StrEnum):
-    """Why workers give other samples: the data set draws random numbers, or holds generators."""
-
-    DRAWN = "drawn"
-    HELD = "held"
 
 
 def failed(name: str, kind: type[RunFailed] = RunFailed, **facts: object) -> RunFailed:

@@ -75,7 +75,7 @@ class ScriptPanel(Panel):
         self.status.say("press Run to measure")
 
     def _forget_edit(self) -> None:
-        """It is one of other switches, or new losses may speak against it."""
+        """Clears the edit: the switches have changed since, or new losses contradict it."""
         self._edit = []
         self._save.value = ""
 

@@ -34,7 +34,6 @@ from perfkit.show import units
 _TABLES = registry.toml(__package__, "watched")
 _ELSEWHERE_S = 15.0  # seconds without a step after which busy processes are looked for
 _BUSY = 0.2  # the part of a core from which on one is busy
-_OF_MODULES = ("/__main__.py", ".py")  # what Python runs of a package, and of a module
 _WATCHER = "perfkit.additions.scripts.questions:Questions"  # is made in its process after torch's import
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
 
@@ -64,12 +63,8 @@ class Launch:
 
     def frozen(self) -> Self:
         """The same with its script or module as it is now, whatever is saved in its file from now on."""
-        file = self.script
-        if self.module:  # found as an import would find it
-            name = self.program.replace(".", "/")
-            files = [Path(folder, name + end) for folder in machine.import_paths() for end in _OF_MODULES]
-            file = next((each for each in files if each.is_file() and is_users(str(each))), None)
-        if file is None:
+        file = machine.module_file(self.program, "__main__.py") if self.module else self.script
+        if file is None or (self.module and not is_users(str(file))):  # a library's stays where it is
             return self
         now = {file.resolve(): file.read_bytes()}
         return replace(self, replaced=tuple((now | dict(self.replaced)).items()))

@@ -20,8 +20,7 @@ def _files(seen: Symptoms) -> Found:
     if data and loading and data.open_files:
         rows = max(data.open_files.values())
         where = next((line.where for line, _ in seen.loading_lines()), "")
-        share = seen.loading if rows > 1 else None
-        yield _CAUSES.found("open_hdf5", where, share, seen=seen, rows=rows)
+        yield _CAUSES.found("open_hdf5", where, seen.loading if rows > 1 else None, seen=seen, rows=rows)
 
 
 def _handling(seen: Symptoms) -> Found:

@@ -10,10 +10,14 @@ _CAUSES = Causes(__name__)
 def _evaluation(seen: Symptoms) -> Found:
     run = seen.run
     share = run.running(EVALUATION)
+    with_gradients = seen.site("evaluation with gradients")
     if share >= LEAST:
-        where = seen.site("evaluation") or seen.site("evaluation with gradients") or seen.site("eval mode")
+        where = seen.site("evaluation") or with_gradients or seen.site("eval mode")
         cause = "evaluation" if run.evaluations <= run.steps / 2 else "frozen_model"
         yield _CAUSES.found(cause, where, share, seen=seen)
+    if with_gradients:
+        grew = run.evaluation_bytes if run.evaluation_bytes > messages.MUCH_MEMORY else None
+        yield _CAUSES.found("evaluation_with_gradients", with_gradients, grew=grew)
 
 
 def _starts_of_epochs(seen: Symptoms) -> Found:
@@ -44,10 +48,4 @@ def _between_steps(seen: Symptoms) -> Found:
         yield _CAUSES.found("between_steps", line.where if line else "", share, line=line)
 
 
-def _evaluation_with_gradients(seen: Symptoms) -> Found:
-    if where := seen.site("evaluation with gradients"):
-        grew = seen.run.evaluation_bytes if seen.run.evaluation_bytes > messages.MUCH_MEMORY else None
-        yield _CAUSES.found("evaluation_with_gradients", where, grew=grew)
-
-
-CAUSES = (_evaluation, _starts_of_epochs, _checkpoints, _between_steps, _evaluation_with_gradients)
+CAUSES = (_evaluation, _starts_of_epochs, _checkpoints, _between_steps)
