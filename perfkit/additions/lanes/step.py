@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from perfkit.additions.lanes import stamps
@@ -51,12 +51,21 @@ class Parts:
         return found
 
 
-def nearest(begins: Mapping[int, float], step_s: float | None) -> int:
-    """The number of the first of two steps that are both closest to `step_s`, or to the median if None."""
+def nearest(begins: Mapping[int, float], step_s: float | None, loads: Sequence[stamps.Stamp] = ()) -> int:
+    """The number of the first of two steps that are both closest to `step_s`, or to the median if None.
+
+    With `loads`, workers load in these two steps; on busy cores a worker can be ahead for as long.
+    """
     lengths = {step: begins[step + 1] - begins[step] for step in sorted(begins)[SETTLE + 1 : -1]}
     wanted = step_s or statistics.median(lengths.values())
     off = {step: abs(length - wanted) for step, length in lengths.items()}
-    return min([*off][:-1], key=lambda step: max(off[step], off[step + 1]))
+    firsts = [*off][:-1]
+    with_load = [
+        first
+        for first in firsts
+        if any(load.start < begins[first + 2] and load.end > begins[first] for load in loads)
+    ]
+    return min(with_load or firsts, key=lambda step: max(off[step], off[step + 1]))
 
 
 def _rows(
@@ -95,7 +104,7 @@ def side(session: WorkerSession, title: str, step_s: float | None = None) -> Pro
     with training.hold():
         cached = yield from session.take(6, "ceiling")
     begins = parts.begins(training.recipe.accumulation)
-    first = nearest(begins, step_s)
+    first = nearest(begins, step_s, done)
     start, end = begins[first], begins[first + 2]
     loads = zip(done, stamps.numbers(done, workers, len(loader)), strict=True)
     rows = _rows(parts, loads, start, end)
@@ -106,5 +115,5 @@ def side(session: WorkerSession, title: str, step_s: float | None = None) -> Pro
         middle_ms=1e3 * (begins[first + 1] - start),
         ceiling_ms=1e3 * statistics.median(cached.step_s),
         samples=training.samples_per_step,
-        note="" if rows.get("worker") or not workers else "workers that are not forked leave no stamps",
+        note="" if done or not workers else "workers that are not forked leave no stamps",
     )

@@ -252,6 +252,14 @@ def test_the_two_steps_that_are_shown_are_those_nearest_to_what_was_compared():
     assert step.nearest(uneven, 1.25) == 9, "1.4 and 1.2, and not 1 and 1.5, though these sum to 2.5"
 
 
+def test_the_two_steps_that_are_shown_have_a_load_of_a_worker_if_any_two_have():
+    """On busy cores a worker was ahead by two steps: the picture had no worker, and said that none is forked."""
+    begins = {batch: float(batch) for batch in range(16)}
+    assert step.nearest(begins, None) == 7
+    assert step.nearest(begins, None, [stamps.Stamp(0, 11.5, 12.5)]) == 10
+    assert step.nearest(begins, None, [stamps.Stamp(0, 1.5, 2.5)]) == 7, "before the loader was ahead"
+
+
 def test_a_step_is_as_many_batches_as_are_accumulated():
     parts = step.Parts(is_loading=True)
     for name in ["data", "forward", "backward"] * 8:
