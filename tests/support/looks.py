@@ -6,7 +6,9 @@ from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.shared.looking import SeededWhere, prepared
 
 
-def syncs(workload: str, recipe: str | None = None, steps: int = 4, **where: Unpack[SeededWhere]) -> SyncReport:
+def syncs(
+    workload: str, recipe: str | None = None, steps: int = 4, **where: Unpack[SeededWhere]
+) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
     with prepared(workload, recipe, where) as (session, used):
         report: SyncReport = session.look(used, SYNCS, warm=False, steps=steps)
