@@ -20,7 +20,7 @@ baseline = pk.StagePanel("baseline")
 baseline.run()
 
 # %% [markdown]
-# The number to watch is **samples/s**. The picture is two training steps (the headline has the median of all): green is loading data, blue is computing. While the loop decodes JPEG photos, the CPU isn't training. The dashed line is the *ceiling*: where both steps would end if loading took no time.
+# The number to watch is **samples/s**. The picture shows two training steps (the headline, the median): green is loading data, blue is computing. While the loop decodes JPEG photos, the CPU isn't training. The dashed line is the *ceiling*: where both steps would end if loading took no time.
 #
 # Now let another process load the next batch while the model trains: `DataLoader(..., num_workers=1)`. *Guess: how many times as fast?*
 
@@ -30,7 +30,7 @@ panel.set(workers=1)
 panel.run()
 
 # %% [markdown]
-# Now the worker loads (green) while the model computes. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes a core, but the wait shrinks by more. The panel alternates between both loops, so a slow moment hits both. It says *faster* only if the ratio's whole confidence interval is above 1, and the gain above 1%. Then press **Keep**.
+# Now the worker loads (green) while the model computes. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes a core, but the wait shrinks by more. The panel alternates between both loops, so a slow moment hits both. It says *faster* only if the ratio's whole confidence interval is above 1, and the gain is above 1%. Then press **Keep**.
 #
 # **Your turn:** write `workers=2`, and run the cell again. Does a second worker help here?
 #
@@ -57,7 +57,7 @@ pk.my_train()
 #
 # ## Why it matters
 #
-# [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, made a training 8.2 times as fast, in six changes.
+# [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, made a training loop 8.2 times as fast, with six changes.
 #
 # Try them on a simulated V100:
 
@@ -67,7 +67,7 @@ pk.climb()
 # %% [markdown]
 # ## The course
 #
-# Chapters 00 to 08 train one loop (photos on a CPU, the walk-through's ResNet-18 on a GPU), and each starts from what you kept.
+# Chapters 00 to 08 train one loop (photos on a CPU, the walk-through's ResNet-18 on a GPU; `my_train.py` always photos), and each starts from what you kept.
 #
 # | chapter | question | minutes |
 # |---|---|---|

@@ -57,7 +57,7 @@ pk.lanes({"the plain loop": mine.analysis.files[0]})
 mine.table("Mean step")
 
 # %% [markdown]
-# While a loader's bar lasts, the model does nothing. (The thin blue bars below it are tensor operations of the transforms. A profiler slows the step down: take rates from a run without it.)
+# While a green bar lasts, the model does nothing. (The thin blue bars are the transforms' tensor operations. A profiler slows the step: take rates from runs without one.)
 #
 # ## The walk-through's V100, simulated
 #
@@ -67,7 +67,7 @@ mine.table("Mean step")
 pk.recording("sim-v100", "baseline")
 
 # %% [markdown]
-# The walk-through's GPU was busy 31.65% of the time: *utilisation*, as in `nvidia-smi`, is the share of time in which any kernel runs. The host waits for more, because queued kernels run meanwhile: take a GPU's bound from the ceiling.
+# The walk-through's GPU was busy 31.65% of the time: *utilisation*, as in `nvidia-smi`, is the share of time in which any kernel runs. Waiting and busy time add up to more than 100%, because queued kernels run while the host waits. So take a GPU's bound from the ceiling.
 #
 # The [methods slides](../docs/articles.md) sort all remedies into five *levers*: data reading (the long gap), framework scheduling (the small gaps), configuration and operator performance (the kernels), and model implementation (computing less).
 #
@@ -180,7 +180,7 @@ pk.puzzle("profiler").check(profile)
 # %% [markdown]
 # ## Check yourself
 #
-# **A CPU loop waits for data half of the time, and nothing overlaps. How much faster can a perfect loader make it?**
+# **A CPU loop waits for data half of the time, and nothing overlaps. How many times as fast can a perfect loader make it?**
 #
 # <details><summary>Answer</summary>
 #
@@ -204,4 +204,4 @@ pk.puzzle("profiler").check(profile)
 #
 # </details>
 #
-# Is your own script waiting? [09](09_your_own_script.ipynb) looks at it. Next: [02 data loading](02_data_loading.ipynb)
+# Next: [02 data loading](02_data_loading.ipynb)

@@ -42,7 +42,7 @@ panel.run()
 # %% [markdown]
 # Expect 1.1 to 1.8 times on two cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
 #
-# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs. If the CPU itself trains, start with one worker for every two cores. Try a few more and fewer, as `perfkit tune` does. *Guess: from how many on is the simulated V100's rate flat?*
+# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs. If the CPU itself trains, start with one worker for every two cores. Try a few more and fewer, as `perfkit tune` does. *Guess: at how many does the simulated V100's rate level off?*
 
 # %%
 v100, counts = perfkit.plan(device="sim:v100", host="article"), [0, 1, 2, 4, 8, 16]
@@ -56,11 +56,11 @@ plt.ylim(bottom=0)
 plt.show()
 
 # %% [markdown]
-# From 2 on: then a step is a copy and the kernels, one after the other, and no worker shortens either ([03](03_pinning.ipynb)).
+# At 2: a step is then a copy and the kernels, one after the other, and no worker shortens either ([03](03_pinning.ipynb)).
 #
 # ## On a CPU: sleeping threads
 #
-# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep. In a longer measurement the worker alone gave 0.92 times the plain rate, sleeping threads 0.94, both 1.20 ([details](../docs/cpu.md)). So the panel makes both.
+# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep. In a longer measurement the worker alone gave 0.92 times the plain rate, sleeping threads 0.94, both 1.20 ([details](../docs/cpu.md)). So the panel changes both.
 #
 # ## Your line
 #
@@ -81,13 +81,13 @@ pk.my_train(wait_policy="passive")
 # </details>
 
 # %% [markdown]
-# Was it the worker alone? Guess, then let the threads spin again. (The passive policy stays on unless spinning is faster.)
+# Was it the worker alone? Guess, then let the threads spin again.
 
 # %%
 pk.my_train(wait_policy="default")
 
 # %% [markdown]
-# Multiply both ratios: that is the worker's gain alone. In the stored output 1.277 × 0.803 = 1.03 (0.89 to 1.19) shows none: sleeping threads made it pay. (Pictures of your file don't time workers: see the panel's.)
+# Multiply both ratios, and the sleeping threads cancel out: in the stored output the worker alone gives 1.277 × 0.803 = 1.03 (0.89 to 1.19), so no gain is shown (0.92 fits, too). Sleeping threads made it pay. (Pictures of your file don't time workers: see the panel's.)
 
 # %% [markdown]
 # ## Drill

@@ -63,13 +63,13 @@ if large.losses:
         print(f"loss {mean:.2f} in {steps} steps of {few}, {loss:.2f} in one of {many}")
 
 # %% [markdown]
-# Compare losses on equal *samples*, not after equal steps: the small batches are ahead, because they have updated the weights more often.
+# Compare losses on equal *samples*, not after equal steps: here the small batches are ahead, because they have updated the weights more often.
 #
 # Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512, while utilisation, blind to how much a kernel fills, hardly moved.
 #
 # ## What it costs: memory
 #
-# With batch 512, the walk-through's memory in use rose from below 1 GB to 11.3. (`torch.cuda.max_memory_allocated() / 2**30` tells you.) What holds samples grows: the batch, the *activations*, kept until backward has used them, and the *workspace* of operators. Weights, gradients and the optimizer's state do not grow. In this net they are next to nothing, so what the step holds, below, doubles; in a large model they may be most of it. (The panel's peak is the whole process's, mostly Python and PyTorch; the referee adds the worker's.)
+# With batch 512, the walk-through's memory in use rose from below 1 GB to 11.3. (`torch.cuda.max_memory_allocated() / 2**30` tells you.) What holds samples grows: the batch, the *activations*, kept until backward has used them, and the *workspace* of operators. Weights, gradients and the optimizer's state do not grow. In this net they are next to nothing, so what the step holds, below, doubles; in a large model they may be most of it. (The panel's peak is the whole process's, mostly Python and PyTorch; `pk.my_train` adds the worker's.)
 
 # %%
 size = panel.plan.subject.size.batch_size
@@ -86,7 +86,7 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, it has the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass.
+# *Accumulated* averages the gradients of two small batches before a step. Batch norm aside, it has the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass.
 #
 # On a GPU, `nvidia-smi` also counts the CUDA context and freed memory, which the allocator keeps. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 
@@ -107,7 +107,7 @@ pk.my_train(allow=["samples", "updates"])
 #
 # </details>
 #
-# *Undecided* here, but *faster* in the panel? The two agree within their intervals, which does not settle it: measure longer, or keep it by choice. Not kept? Undo it. Kept? Tune the learning rate again before you judge the accuracy.
+# *Undecided* here, but *faster* in the panel? The two agree within their intervals: measure longer, or keep it. Not kept? Undo it. Kept? Tune the learning rate again before you judge the accuracy.
 
 # %% [markdown]
 # ## Drill

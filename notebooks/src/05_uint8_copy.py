@@ -13,7 +13,7 @@
 #
 # *After this you can send a quarter of the bytes, and say where that helps and where it does not.*
 #
-# A simulated RTX 3090 whose batches are copied from ordinary memory, at 2 GB/s:
+# A simulated RTX 3090 that skips [03](03_pinning.ipynb): 2 GB/s, from ordinary memory:
 
 # %%
 from perfkit import notebook as pk
@@ -30,7 +30,7 @@ pk.lanes(
 # %% [markdown]
 # The gap: the copy. A decoded image consists of bytes, and `ToTensor` turns each into four. Send the bytes, and convert on the device.
 #
-# There, bytes were the bottleneck. On your machine? A CPU copies nothing; only the loader's work gets cheaper. Guess:
+# There, bytes were the bottleneck (pinned memory leaves a sixth of that gap). On your machine? A CPU copies nothing; only the loader's work gets cheaper. Guess:
 
 # %%
 panel = pk.StagePanel("uint8_copy")
@@ -46,7 +46,7 @@ print(
 # %% [markdown]
 # Either way you send a quarter of the bytes (the label's 8 bytes stay). While the worker keeps up, a CPU hardly gains, and the walk-through's V100, pinned by then, only went from 1,584 to 1,670 samples/s.
 #
-# (The recording tried *batch size* and *uint8 copy* from one loop, with batches of 32, then *scaled decoding* and [channels_last](06_amp.ipynb) from batches of 64. Yours start from what you kept.)
+# (In the recording, *uint8 copy* starts from batches of 32, *scaled decoding* and [channels_last](06_amp.ipynb) from batches of 64. Yours start from what you kept.)
 #
 # *No measurable difference* is a result: the text under the table says how large any difference is at most. *Undecided* is not a result yet: **Continue** adds rounds. Unless it is *faster*, press **Drop**, and try it again in [07](07_compile.ipynb).
 #

@@ -47,7 +47,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# Without AVX512-BF16 or AMX, a CPU gains nothing and casts as well: slower. With them, kernels get shorter, but perhaps not the loop. The recording shows why:
+# Without AVX512-BF16 or AMX, a CPU gains nothing and casts as well: slower. With them kernels get shorter, but the loop may not. The recording shows why:
 
 # %%
 runs = {run.stage: run for run in pk.recording("cpu-quick").found}
@@ -97,7 +97,7 @@ for amp in ("off", "fp16"):
 pk.my_train(budget_s=120)
 
 # %% [markdown]
-# Undecided? As in 04. Not kept? Undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too. (Changing both at once is deliberate: the table above has already separated them.)
+# Undecided? As in 04. Not kept? Undo it. Then put forward and loss under autocast: in bfloat16 on a CPU or where `torch.cuda.is_bf16_supported(including_emulation=False)`, else (T4, V100) in float16 with a scaler. On a CPU, set one fewer thread, too. (Both at once: the table above has separated them.)
 
 # %%
 pk.my_train()

@@ -29,16 +29,16 @@ panel.run()
 # %% [markdown]
 # The row *(again)* is the plain loop once more, so it gets no verdict: its distance from 1 is noise. If its interval misses 1, run again, and until then believe only gains that are several times as large.
 #
-# Expect 1.5 to 3 times on two cores, most with 16-bit units, and more on a GPU.
+# Expect 1.5 to 3 times on two cores (the most with 16-bit units), and more on a GPU.
 #
-# Now your own file, against the one that chapter 00 wrote. Guess: will the total equal the product of your gains? The last bar measures all edits at once. (This page is older than 02 to 07, so gains differ.)
+# Now your own file, against the one that chapter 00 wrote. Guess: will the total equal the product of your gains? The last bar measures all edits at once.
 
 # %%
 pk.my_train(whole=True, allow=["samples", "updates", "losses"])
 
 # %% [markdown]
 # - *Not the product?* The product has an interval too. If both overlap, as here, nothing shows that gains fail to multiply. But lines kept *because* they came out well tend to shrink when measured again.
-# - *Not the recipe's ratio?* The recipe has what panels decided, your file what *it* gained from (in the recording, uint8 batches as well). The rest is drift from one minute to the next.
+# - *Not the recipe's ratio?* The recipe contains what panels decided, your file what *it* gained from (in the recording, uint8 batches, too). The rest is drift from one minute to the next.
 #
 # This is the recipe's script, with the same losses. `perfkit.workloads.files.photo_folder(256)` gives the path of its photos:
 

@@ -137,7 +137,7 @@ pk.puzzle("trace").check(idle_share)
 #
 # <details><summary>Answer</summary>
 #
-# 1 / (1 − 0.3), 1.43 times; less on a CPU, where they take cores from the model.
+# 1 / (1 − 0.3), 1.43 times; less on a CPU (they take cores from the model) and on a GPU (queued kernels run meanwhile).
 #
 # </details>
 #

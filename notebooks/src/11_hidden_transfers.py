@@ -13,7 +13,7 @@
 #
 # *After this you can find the lines of a loop that stop the host, say what each costs, and keep them out.*
 #
-# The host launches kernels and runs ahead of the device. A line that *reads* a value, or needs a size that only the device knows, stops it until everything launched before is done. Then the device waits for new work:
+# The host launches kernels and runs ahead of the device. A line that *reads* a value, needs a size that only the device knows, or copies from ordinary memory stops it until everything launched before is done. Then the device waits for new work:
 #
 # `.item()` · `print(loss)` · `if loss > 1` · `.cpu()` · `x[mask]` · `nonzero()` · `torch.tensor(n, device="cuda")`
 
@@ -118,7 +118,7 @@ pk.lanes(sides)
 #
 # In the guide, for PaddlePaddle, each operator has a device. `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down: 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU.
 #
-# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The fix is worth 1.35 times ([14](14_checking_the_articles.ipynb)). In PyTorch, the same mistake is a tensor that goes `.cpu()` and back in one forward pass.
+# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The fix is worth 1.35 times ([14](14_checking_the_articles.ipynb)). In PyTorch, the same mistake is a tensor that goes `.cpu()` and back.
 #
 # ## Where should a layer live?
 #
@@ -135,7 +135,7 @@ print(
 )
 
 # %% [markdown]
-# Without `sparse=True`, its gradient is as large as the table. SGD, Adagrad and SparseAdam accept sparse gradients; AdamW raises an error. A table that fits stays on the device.
+# Without `sparse=True`, its gradient is as large as the table. SGD, Adagrad and SparseAdam accept sparse gradients; AdamW raises an error. Each step now waits twice, for the rows and for their gradient. So a table that fits stays on the device.
 
 # %% [markdown]
 # ### Puzzle ★: a loop without hidden waits

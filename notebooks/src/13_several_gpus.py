@@ -11,7 +11,7 @@
 #
 # **How well does training scale from one process to two, and why not to 1,024?** *20 minutes. Needs: two GPUs; with fewer, two CPU cores stand in.*
 #
-# *After this you can start a training on several GPUs correctly, and say what limits its scaling.*
+# *After this you can start training on several GPUs correctly, and say what limits its scaling.*
 #
 # With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. During backward, the ranks average their gradients with all-reduce. What overlaps with backward is nearly free; the *exposed* part isn't.
 
@@ -103,7 +103,7 @@ late = watch_ranks(script, arguments=["--late-ms", "20"], budget_s=5)
 late
 
 # %% [markdown]
-# The first sentence names rank and line. There, `--late-ms` makes it sleep. Without the sleep:
+# The first sentence names rank and line. There, `--late-ms` makes it sleep. Without the sleep, the larger bound holds:
 
 # %%
 mended = watch_ranks(script, budget_s=5)
@@ -126,7 +126,12 @@ rates = [sum(rank.samples_per_s for rank in each.spent) for each in watched.valu
 print(
     f"Rank that is late now: {watched['mended'].late}. Samples per second: {rates[1] / rates[0]:.1f} times as many"
 )
-pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
+pk.lanes(
+    {
+        f"{name}, parts added up": {f"rank {rank.rank}": bars(rank) for rank in each.spent}
+        for name, each in watched.items()
+    }
+)
 
 # %% [markdown]
 # (More than the bound? Two launches differ, too. `perfkit referee old.py new.py -- torchrun --nproc-per-node 2` alternates them.)
@@ -201,11 +206,11 @@ for name, seen in {"each batch": mended, "four batches": merged}.items():
 
 
 # %% [markdown]
-# More than a quarter is left? The gradients are sent once instead of four times, but only one backward pass is left to hide that.
+# Not a quarter? The gradients are sent once instead of four times, but only one backward pass can hide that.
 #
 # ## Why not 1,024?
 #
-# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with latency α and bandwidth β of a link. For 100 MB that nothing overlaps:
+# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with a link's latency α (5 µs) and bandwidth β (12.5 GB/s, 100 Gbit/s). For 100 MB that nothing overlaps:
 
 
 # %%

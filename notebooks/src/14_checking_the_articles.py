@@ -45,11 +45,11 @@ for name, (step, _) in stages.items():
 # %% [markdown]
 # With the rate, kernels take about 25 ms in all stages; with the printed step they would jump to 42. The rate is right.
 #
-# The table says more. After the workers, kernels (27 ms) and copies (10 ms) add up to the whole step: no overlap. After pinning, that leaves 2 ms for a copy of 19 MB: 9.5 GB/s, plausible for PCIe 3.0. So the gain is a *faster* copy. It is not, as the walk-through says, the next batch being copied during the current step: its script uses one stream.
+# The table says more. After the workers, kernels (27 ms) and copies (10 ms) add up to the whole step: no overlap. After pinning, that leaves about 2 ms for a copy of 19 MB: 9.5 GB/s, roughly (kernels differ as much between stages), plausible for PCIe 3.0. So the gain is a *faster* copy. It is not, as the walk-through says, the next batch being copied during the current step: its script uses one stream.
 #
 # ## Utilisation is not speed
 #
-# With batch 512 instead of 32, the walk-through's rate rises by a third, and utilisation shows "not much change". With AMP the rate rises by half, and utilisation *falls*. (And 31.65% → 72.81% is 130% more, not "more than 200%".)
+# With batch 512 instead of 32, the walk-through's rate rises by a third, and utilisation shows "not much change". With AMP the rate rises by half, and utilisation *falls*.
 #
 # ## Changes under one name
 #
@@ -109,17 +109,44 @@ print(f"slice and crop_tensor: {touched[0]:.2f} -> {touched[1]:.2f} ms, alone wo
 #
 # In the distributed guide:
 #
-# - *Fetch every 30 steps*: nothing increases `batch_id`, so it fetches in every step. (The advice is good: [11](11_hidden_transfers.ipynb).)
+# - *Fetch every 30 steps*, good advice ([11](11_hidden_transfers.ipynb)): nothing increases `batch_id`, so it fetches in every step.
 # - *Normalise on the GPU*: the standard deviation is created with the value 0.0, and divides.
 # - *Scope options*: the object is called `exe_st`, the option is set on `strategy`, which does not exist.
 # - *`batch_feeder`*: the loop over samples overwrites `label`, which is then used as the tensor.
+#
+# ## Your turn
+#
+# The walk-through says that workers raised utilisation "by more than 200%". In the slides, half of a step waited for data, and more workers ended the wait.
+
+# %% tags=["exercise"]
+grew_by = 0  # edit: utilisation rose from 31.65% to 72.81%. By how many per cent did it grow?
+
+expected = 0  # edit: how many times as fast is a step without the wait?
+
+# %% tags=["check"]
+if not grew_by or not expected:
+    print("Your turn: edit the marked lines above, and run both cells again.")
+else:
+    assert abs(grew_by - 130) < 1, "Growth is the difference divided by the value before"
+    assert abs(expected - 2) < 0.05, "Removing a share s gives 1 / (1 - s)"
+    print("Right: 130%, not 200. And 2.0 explains nearly all of the 2.1 that the slides measured.")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# ```python
+# grew_by = (72.81 / 31.65 - 1) * 100
+#
+# expected = 1 / (1 - 0.5)
+# ```
+#
+# </details>
 #
 # ## What holds up
 #
 # | claim | check |
 # |---|---|
 # | 512 samples in 324 ms are 1,584 samples/s | 512 ÷ 0.324 = 1,580 |
-# | 8 instead of 2 workers double the rate (slides) | the wait was half of the step, which explains 2.0 times; 2.1 was measured, as the rest got faster too |
 # | 10,000,000 × 150 float32 take 5.59 GiB | 6.0e9 bytes ÷ 2³⁰ |
 # | compiling gains 32%, everything 8 times | 3,268 ÷ 2,477 = 1.32; 3,268 ÷ 400 = 8.2 |
 #

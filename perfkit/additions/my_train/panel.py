@@ -105,7 +105,8 @@ def _measured(
     """Measures both versions in turn."""
     photo_folder(steps.PHOTOS)  # a measured script may not write there
     old, new = (Launch(NAME, replaced=((HERE.resolve(), one.text.encode()),)) for one in (before, now))
-    sides = ScriptSide(old, "before", before.switches), ScriptSide(new, "the edited file", now.switches)
+    title = now.what if now.text == before.text else "the edited file"
+    sides = ScriptSide(old, "before", before.switches), ScriptSide(new, title, now.switches)
     match = matched(*sides, Terms(allowed=allow))
     rule = match.plan.rule
     if budget_s:

@@ -93,6 +93,7 @@ def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
     my_train(wait_policy="passive")
     ((before, old), (now, new)) = compared.sides[-1]
     assert old == new == second and (before.changes, now.changes) == ({}, {"wait_policy": "passive"})
+    assert now.title == "02 sleeping threads", "no edit of the file"
     assert my_train().found[-1].switches == {"wait_policy": "passive"}, "it stays set"
     chart = find(my_train(whole=True).sections(), Figure, "climb")
     ((length, look),) = chart.rows[-1].pieces
