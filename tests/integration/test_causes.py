@@ -143,6 +143,11 @@ CASES = {
         "def limit():\n    time.sleep(0.01)  # HERE\nwhile True:\n    step(torch.randn(4, 8), limit)\n",
         "own_line",
     ),
+    "operators without a call": (
+        "square = torch.randn(700, 700)\ndef power():\n    return square @ square @ square  # HERE\n"
+        "while True:\n    step(torch.randn(4, 8), power)\n",
+        "own_line",
+    ),
     "checkpointing": (
         DEEP.format("x, use_reentrant=False"),
         "checkpointing_without_need",

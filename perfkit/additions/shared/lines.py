@@ -24,9 +24,11 @@ from perfkit.process.failures import is_users
 
 EVERY_S = 0.003  # seconds between two looks
 SWITCH_S = 1e-6  # how long a thread runs on when another wants to look at it: the shortest possible
+_PATIENCE_S = 3e-4  # the same where it looks at itself as well: longer than another takes for a look
 _TRIES = 5  # attempts to look at a thread that keeps running
 _LEAST = 0.03  # of all time: a line that took less is not listed
 _MOST = 0.5  # of a line's time: a called line that took more is named instead of it
+_END = b"\0"  # which is the number of no signal
 _WRAPPERS = ("_wrapped_call_impl", "_call_impl")  # functions of libraries that only call others
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
 _OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
@@ -41,8 +43,11 @@ class Spot(NamedTuple):
     calls: str = ""
 
 
-Times = dict[tuple[str, tuple[Spot, ...]], float]
-"""Seconds by part of a step and by stack, from the outermost line to the innermost."""
+Seen = tuple[str, tuple[Spot, ...]]
+"""A part of a step and a stack, from the outermost line to the innermost."""
+
+Times = dict[Seen, float]
+"""Seconds by what was seen."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -89,13 +94,26 @@ class Sampler:
 
     @contextlib.contextmanager
     def _by_signals(self) -> Iterator[None]:
-        """Lets the thread look at itself at each alarm. Another thread would have to wait for it."""
-        before = own_time()
+        """Lets the thread look at itself at each alarm. Another thread would have to wait for it.
+
+        Python handles an alarm after a call or at a jump back, so not within `a @ b`. But such operators let
+        other threads run, one of which looks meanwhile.
+        """
+        before, handled = own_time(), 0.0
+        thread_id = threading.get_ident()
+        meanwhile: list[Seen] = []
 
         def look(_number: int, frame: FrameType | None) -> None:
-            nonlocal before
+            nonlocal before, handled
+            handled = clock()
             if frame is not None:
-                before = self._note(self._part(), self._stack(frame), before, own_time())
+                before = self._note(meanwhile or [(self._part(), self._stack(frame))], before, own_time())
+                meanwhile.clear()
+
+        def look_meanwhile() -> None:
+            newest = began + EVERY_S * ((clock() - began) // EVERY_S)
+            if handled < newest and (seen := self._seen(thread_id)):
+                meanwhile.append(seen)
 
         if "torch._dynamo" in sys.modules:  # it would compile a function that interrupts a compiled model
             look = sys.modules["torch"].compiler.disable(look)
@@ -103,9 +121,11 @@ class Sampler:
         signal.siginterrupt(signal.SIGALRM, False)
         # Else the alarm would kill the process when Python, at exit, has released `look`.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
+        began = clock()
         signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
         try:
-            yield
+            with _at_signals(look_meanwhile):
+                yield
         finally:
             if signal.getsignal(signal.SIGALRM) == look:  # else the script now uses the alarm itself
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -137,22 +157,24 @@ class Sampler:
     def look(self, thread_id: int, before: float) -> float:
         """Records where a thread is, for whole intervals since `before`; returns the end of the last one.
 
-        If the thread runs on meanwhile, as on a busy machine, its stack does not belong to its part, so the
-        look is repeated. The time of a failed look counts for the next one.
+        The time of a failed look counts for the next one.
         """
         for _try in range(_TRIES):
-            seen = self._where(thread_id)
-            part, frame, _at = seen
-            if frame is None:
-                return clock()
-            stack = self._stack(frame)
-            if self._where(thread_id) == seen:
-                return self._note(part, stack, before, clock())
+            if seen := self._seen(thread_id):
+                return self._note([seen], before, clock())
         return before
 
-    def _note(self, part: str, stack: tuple[Spot, ...], before: float, now: float) -> float:
+    def _seen(self, thread_id: int) -> Seen | None:
+        """Where a thread is; None if it ran on meanwhile, so that its stack does not belong to its part."""
+        before = self._where(thread_id)
+        part, frame, _at = before
+        stack = self._stack(frame) if frame else ()
+        return (part, stack) if self._where(thread_id) == before else None
+
+    def _note(self, seen: Collection[Seen], before: float, now: float) -> float:
         passed = EVERY_S * ((now - before) // EVERY_S)
-        self.times[part, stack] += passed
+        for each in seen:
+            self.times[each] += passed / len(seen)
         return before + passed
 
     def _where(self, thread_id: int) -> tuple[str, FrameType | None, int]:
@@ -164,6 +186,8 @@ class Sampler:
         calls = ""
         for each, line in traceback.walk_stack(frame):
             code = each.f_code
+            if each is frame and dis.opname[code.co_code[each.f_lasti]] == "RESUME":
+                continue  # it is called just now: what took time came before
             if file := self.users(code.co_filename):
                 at = line_at(code, each.f_lasti, line)
                 spots.append(Spot(file, at, code.co_qualname, "" if spots else calls))
@@ -185,6 +209,34 @@ class Sampler:
         if known is None:
             known = self._files[file] = self._place(os.path.realpath(file)) if is_users(file) else ""
         return known
+
+
+@contextlib.contextmanager
+def _at_signals(call: Callable[[], None]) -> Iterator[None]:
+    """Calls a function from another thread at each signal, as soon as this one lets it run."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    interval = sys.getswitchinterval()
+
+    def follow() -> None:
+        while os.read(reader, 1) != _END:
+            call()
+
+    thread = threading.Thread(target=follow, daemon=True)
+    sys.setswitchinterval(_PATIENCE_S)
+    thread.start()
+    try:
+        yield
+    finally:
+        newest = signal.set_wakeup_fd(before)
+        if newest != writer:  # the script has set its own meanwhile
+            signal.set_wakeup_fd(newest)
+        os.write(writer, _END)  # closing it would not end it: workers that were forked have a copy
+        thread.join()
+        sys.setswitchinterval(interval)
+        os.close(reader)
+        os.close(writer)
 
 
 def line_at(code: CodeType, at: int, line: int | None) -> int:

@@ -146,6 +146,58 @@ def test_a_loop_without_calls_is_named_not_its_last_line():
     assert seconds.most_common(1)[0][0] == 3
 
 
+def attend(queries, keys, values):
+    """The second line takes the time, and no line has a call, after which Python would handle an alarm."""
+    few = queries[:2] * 2
+    weights = queries @ keys @ keys
+    return weights[:2] @ values + few
+
+
+def test_a_line_of_operators_is_seen_itself_not_what_comes_after_its_function():
+    square = torch.rand(800, 800)
+    sampler = seen_while([(attend, square, square, square), (mean, [0.5] * 100)])
+    seconds = Counter()
+    for (_, stack), took in sampler.times.items():
+        seconds[stack[-1].function, stack[-1].line - attend.__code__.co_firstlineno] += took
+    assert seconds.most_common(1)[0][0] == ("attend", 3)
+    assert seconds["attend", 3] > 0.6 * seconds.total()
+
+
+def test_files_to_which_signals_are_written_are_set_back():
+    """Those of the script, set before and meanwhile: asyncio wakes by them."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        for set_meanwhile in (False, True):
+            signal.set_wakeup_fd(-1 if set_meanwhile else writer)
+            with Sampler(lambda: "own code").running():
+                if set_meanwhile:
+                    signal.set_wakeup_fd(writer)
+            assert signal.set_wakeup_fd(-1) == writer
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(reader)
+        os.close(writer)
+
+
+def same(value):
+    return value
+
+
+def look_up(numbers, number):
+    """Looking up lets no other thread run, and Python handles an alarm where the next function begins."""
+    is_known = number in numbers
+    return same(is_known)
+
+
+def test_a_function_that_begins_has_not_taken_the_time_before_it():
+    sampler = seen_while([(look_up, [*range(5000)], -1)])
+    seconds = Counter()
+    for (_, stack), took in sampler.times.items():
+        seconds[stack[-1].function] += took
+    assert seconds["look_up"] > 0.6 * seconds.total() and seconds["same"] < 0.3 * seconds.total()
+
+
 @pytest.fixture
 def waiting():
     """A thread that stands still."""
