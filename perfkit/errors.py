@@ -77,6 +77,7 @@ _REMEDIES = {
     errno.EEXIST: "Choose another name: this one is taken",
     errno.EISDIR: "Name a file, not a folder",
     errno.EACCES: "Choose another place, or change its permissions",
+    errno.EMLINK: "Start it in a folder with fewer entries",
     errno.EROFS: "Choose another place: this one is read-only",
     errno.ENOSPC: "Free space on that disk",
     errno.ENOMEM: "Close other programs: the machine's memory is used up",

@@ -72,6 +72,23 @@ def test_the_core_names_no_layer_above_in_a_string_and_no_addition():
     assert seen > 20
 
 
+def test_an_addition_names_in_strings_only_what_it_may_import():
+    """Else it must be asked for by a table: the folder of what is named can be deleted."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    layers_of_additions = [re.split(r" \| ", layer) for layer in contracts[1]["layers"]]
+    layer = {name: number for number, names in enumerate(layers_of_additions) for name in names}
+    for module in FILES:
+        if not module.startswith("perfkit.additions.") or module.count(".") < 3:
+            continue
+        own = module.split(".")[2]
+        for place in named(module):
+            other = place.removeprefix("perfkit.additions.").partition(".")[0]
+            if place.startswith("perfkit.additions.") and other != own:
+                assert layer[own] < layer[other], f"{module} names {place}"
+    assert layer["puzzles"] < layer["referee"] < layer["scripts"] < layer["shared"]
+
+
 def test_the_seam_s_docstring_has_every_table_of_an_addition():
     asked = r'registry\.(?:table|ask)\("(\w+)"'
     tables = {name for file in FILES.values() for name in re.findall(asked, file.read_text("utf-8"))}

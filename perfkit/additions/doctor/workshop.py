@@ -56,7 +56,7 @@ def chapter_02(trial_s: float, rule: StopRule) -> HealthCheck:
     """How long measuring chapter 02 takes, judging by a trial: most of its seconds are the start-up."""
     least_s = PANELS * trial_s + SIDES * (rule.warmup_s + rule.rounds * rule.slice.seconds)
     stage_s = rule.budget.stage_s if rule.budget else 0.0
-    most_s = max(least_s, (SIDES - PANELS) * stage_s)
+    most_s = max(least_s, PANELS * (SIDES - 1) * stage_s)  # the first recipe is compared with nothing
     minutes = f"{least_s / 60:.1f} to {most_s / 60:.1f} min"
     detail = f"{minutes} of measuring, judging by a trial that took {trial_s:.0f} s"
     remedy = "Close other programs, or share a host among fewer people" if trial_s > 60 else ""

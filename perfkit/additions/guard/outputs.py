@@ -231,7 +231,7 @@ def unfold(mirror: str, place: str) -> None:
         with contextlib.suppress(OSError):  # it may not be listed
             entries = os.listdir(real)
         if len(entries) > _MOST_LINKS:
-            raise PermissionError(errno.EACCES, f"over {_MOST_LINKS:,} entries are too many to mirror", real)
+            raise OSError(errno.EMLINK, f"over {_MOST_LINKS:,} entries are too many to mirror", real)
         if is_link:
             os.unlink(here)
         os.mkdir(here)

@@ -17,8 +17,9 @@ import msgspec.toml
 from IPython.core.getipython import get_ipython
 from IPython.display import Markdown
 
-from perfkit import registry
 from perfkit.additions.puzzles import PuzzleVerdict, folder
+from perfkit.additions.referee.match import Terms, two_scripts
+from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue, RunFailed, TookTooLong, one_of
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import Child, call
@@ -165,14 +166,11 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
     def measure(progress: Progress) -> list[Content]:
         source = file.read_text(encoding="utf-8-sig")
         levers = call(f"{_JUDGE}:levers", source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
-        launch = registry.load("perfkit.additions.scripts.watched:Launch")
-        edited = launch(str(file), replaced=((file.resolve(), source.encode()),))
-        two_scripts = registry.load("perfkit.additions.referee.match:two_scripts")
-        terms = registry.load("perfkit.additions.referee.match:Terms")(preset)
+        edited = Launch(str(file), replaced=((file.resolve(), source.encode()),))
         others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
         results = []
         for number, (name, other) in enumerate(others.items()):
-            match = two_scripts(launch(str(other)), edited, terms)
+            match = two_scripts(Launch(str(other)), edited, Terms(preset))
             a, plan = match.a._replace(title=name), match.plan.until(BUDGET_S, PRECISION)
             with progress.part(number, 2):
                 results.append(match._replace(a=a, plan=plan).compare(progress, store))

@@ -1,6 +1,7 @@
 """The command line of a launch that starts several ranks, as it was written."""
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ class RanksLaunch(Launch):
 
     def describe(self) -> str:
         more = f" with {in_words(dict(self.settings))}" if self.settings else ""
-        return " ".join(self.command) + more
+        return shlex.join(self.command) + more
 
 
 def _found(program: str) -> str | None:

@@ -45,8 +45,10 @@ class ScriptPanel(Panel):
         about = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"
         self.buttons = [
             self.button("Watch", about, lambda: self.start(self._watch)),
-            self.button("Patch", "The edit of your file that sets them", lambda: self.start(self._patch)),
         ]
+        if registry.table("EDITS"):
+            about = "The edit of your file that sets them"
+            self.buttons.append(self.button("Patch", about, lambda: self.start(self._patch)))
         self._save = text("pk-script")
         self.above = [heading(command), self._controls.widget]
         self.below = [self._save]
@@ -105,7 +107,9 @@ class ScriptPanel(Panel):
     def _patch(self, job: Job) -> None:
         settings = self._settings()
         sides = self.answer.sides
-        edit = registry.load("perfkit.additions.patch.edits:make")(self.launch, settings, job.progress)
+        edit = registry.ask("EDITS", self.launch, settings, job.progress)
+        if edit is None:
+            raise InvalidValue("no addition edits scripts here", "Reinstall perfkit with additions/patch")
         diff = edit.diff()
         self._save.value = download(diff, "perfkit.diff")
         self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import math
+import shlex
 import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -122,7 +123,7 @@ class ScriptSource(Source["ScriptSession"]):
 
     def knowing(self, facts: ScriptFacts) -> Self:
         """The same with what is known of the script."""
-        arguments = " ".join(self.starter.launch.arguments)
+        arguments = shlex.join(self.starter.launch.arguments)
         options = {"arguments": arguments} if arguments else {}
         return replace(self, told=Description(options, [], facts.facts, facts.convolves), facts=facts)
 

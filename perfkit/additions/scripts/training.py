@@ -191,28 +191,28 @@ class Updates(Part):
         self._last: tuple[Any, object] = (None, None)  # that has made a step, and what it trains
         hooks.listen(self, "updates")
 
-    def _backward(self, plain: Callable[..., None], roots: Any, *args: Any, **kwargs: Any) -> None:
+    def _backward(self, plain: Callable[..., None], tensors: Any, *args: Any, **kwargs: Any) -> None:
         script, steps = self._script, self._script.steps
         steps.begin()
-        script.tell(Part.on_graph, roots)
+        script.tell(Part.on_graph, tensors)
         script.tell(Part.on_training)
         if args[1:2] == (True,) or kwargs.get("retain_graph"):
             script.note_call("retain_graph")
         if steps.in_backward:  # of a part that is computed again
-            return plain(roots, *args, **kwargs)
+            return plain(tensors, *args, **kwargs)
         script.tell(Part.on_backward)
         script.note_call("backward")
         makes_graph = args[2:3] == (True,) or bool(kwargs.get("create_graph"))
         if makes_graph:
             script.note_call("graph_of_gradients")
-        root = roots if self._unscaled is None else self._unscaled
+        root = tensors if self._unscaled is None else self._unscaled
         self._unscaled = None
         if len(script.losses) < LIMIT.losses and isinstance(root, torch.Tensor) and not is_capturing():
             script.losses.append(root.detach().float().mean())
         steps.in_backward = True
         try:
             with script.doing("backward"):
-                plain(roots, *args, **kwargs)
+                plain(tensors, *args, **kwargs)
             script.backwards += 1
             self._has_graph = makes_graph  # that of an earlier pass may be a part of what this one walked
             self._ended_at = clock()

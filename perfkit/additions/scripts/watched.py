@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -85,7 +86,7 @@ class Launch:
         return [sys.executable, "-m", *words] if self.module else [sys.executable, *words]
 
     def describe(self) -> str:
-        return " ".join(["python", *self.words[1:]])
+        return shlex.join(["python", *self.words[1:]])
 
 
 def own_or_shipped(script: str, arguments: Sequence[object] = (), module: bool = False) -> Launch:

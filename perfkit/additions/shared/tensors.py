@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 
 def graph(roots: Any, most: float = math.inf) -> Iterator[Any]:
-    """The nodes that a backward pass from these tensors visits, at most `most`."""
+    """The nodes that a backward pass from these tensors or edges of the graph visits, at most `most`."""
     seen = set[Any]()
-    waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
+    is_one = isinstance(roots, torch.Tensor | GradientEdge)  # an edge is a tuple itself
+    given = [roots] if is_one else roots
+    waiting = [root.node if isinstance(root, GradientEdge) else root.grad_fn for root in given]
     while waiting and len(seen) < most:
         node = waiting.pop()
         if node is not None and node not in seen:

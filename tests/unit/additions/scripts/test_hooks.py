@@ -1,7 +1,10 @@
 """Torch is as the hooks expect; where it is not, a script is refused in words."""
 
 import ast
+import contextlib
+import inspect
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import torch
@@ -60,6 +63,21 @@ def test_each_function_that_is_wrapped_has_a_listener():
             assert callable(getattr(part, method)), f"{part.__name__} has no {method}"
             listened.add(place)
     assert listened == {*hooks.WRAPPED}
+
+
+def test_a_wrapper_has_the_names_of_the_parameters_that_it_takes():
+    """`torch.autograd.backward(tensors=[loss])` failed in the user's script: the wrapper called it `roots`."""
+    checked = 0
+    for name, part in {"loaders": Loaders, "samples": Loaders, "models": Models, "updates": Updates}.items():
+        for place, method in hooks.TABLES["listeners"][name].items():
+            _, _, *taken = inspect.signature(getattr(part, method)).parameters.values()  # self, and plain
+            named = [each.name for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD]
+            with contextlib.suppress(ValueError):  # a function in C has no signature
+                known = [*inspect.signature(resolve_name(place)).parameters]
+                is_method = known[:1] in (["self"], ["_"])
+                assert {*named[is_method:]} <= {*known}, place
+                checked += 1
+    assert checked > 15
 
 
 def test_no_other_file_wraps_torch_or_imports_a_private_name_that_is_not_listed():

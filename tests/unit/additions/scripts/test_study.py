@@ -1,5 +1,6 @@
 """Scripts as a source of runs: their own settings, and whether two runs of one train the same."""
 
+import shlex
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -141,3 +142,12 @@ def test_a_side_that_is_far_behind_stays_there():
 def test_losses_of_other_random_numbers_are_compared_by_their_means(ours, ok, evidence):
     check = study.mean_losses(ours, [2.0, 1.5, 1.0])
     assert check.ok is ok and evidence in check.evidence and "not compared one by one" in check.evidence
+
+
+def test_a_command_is_shown_as_it_can_be_typed(tmp_path):
+    """Arguments with blanks had no quotes, and `["a b"]` was stored as `["a", "b"]` was."""
+    file = tmp_path / "train.py"
+    file.touch()
+    one, two = Launch(str(file), ("a b",)), Launch(str(file), ("a", "b"))
+    assert shlex.split(one.describe()) == ["python", str(file), "a b"]
+    assert one.describe() != two.describe()
