@@ -125,9 +125,10 @@ def _fitting(columns: Sequence[_Column], width: int) -> list[int]:
     space = width + _BETWEEN
     used = list(accumulate(column.least + _BETWEEN for column in columns))
     count = max(2, sum(end <= space for end in used))
-    limit = max(column.most for column in columns)
-    while True:
+    most = max(column.most for column in columns)
+    widths = list[int]()
+    for limit in range(max(1, most), 0, -1):
         widths = [max(column.least, min(column.most, limit)) for column in columns[:count]]
-        if limit <= 1 or sum(widths) + _BETWEEN * len(widths) <= space:
-            return widths
-        limit -= 1
+        if sum(widths) + _BETWEEN * len(widths) <= space:
+            break
+    return widths

@@ -41,7 +41,8 @@ def reference(name: Any) -> str:
             "Other processes build it, so it must be in a module: in a notebook begin its cell with "
             f"`%%writefile my_training.py`, then give workload='my_training:{called}'",
         )
-    if text not in BUILT_IN and not all(text.partition(":")):
+    module, _, attribute = text.partition(":")
+    if text not in BUILT_IN and not (module and attribute):
         raise one_of(text, list(BUILT_IN), "workload", see=", or your own as package.module:name")
     return BUILT_IN.get(text, text)
 

@@ -67,7 +67,8 @@ def verify(lines: Iterable[str]) -> Iterator[Entry]:
             continue
         chapter, ratio, tag, check = found[0].lower().split("-")
         name = line.replace(found[0], "").strip(" \t:,;") or f"line {number}"
-        owner, fault = owners.setdefault(f"{chapter}-{tag}", name), ""
+        owner = owners.setdefault(f"{chapter}-{tag}", name)
+        fault = ""
         if check != _digest(f"{chapter}-{ratio}-{tag}")[:3]:
             fault = "mistyped: a letter or digit is wrong"
         elif owner != name:

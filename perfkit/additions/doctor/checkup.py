@@ -37,7 +37,9 @@ class HealthCheck:
 
 def checkup() -> list[HealthCheck]:
     """Checks everything that determines what can be measured here. Changes nothing."""
-    found, here, cpu = devices.ask_torch(), machine.facts(), machine.facts()["cpu"]
+    found = devices.ask_torch()
+    here = machine.facts()
+    cpu = machine.facts()["cpu"]
     jupyter = _versions("ipywidgets", "ipykernel", "anywidget", "matplotlib")
     torch = _versions("torch", "torchvision")
     built = ", ".join(f"{name} {number}" for name, number in machine.torch_build().items()) or "the CPU"
@@ -68,7 +70,8 @@ def checkup() -> list[HealthCheck]:
 
 
 def _cores() -> str:
-    visible, (granted, _) = os.cpu_count() or 1, cores.quota()
+    visible = os.cpu_count() or 1
+    (granted, _) = cores.quota()
     quota = f", by a cgroup quota of {granted:.1f}" if granted < len(cores.affinity()) else ""
     return f"{cores.usable_cores()} of {visible} visible cores usable{quota}"
 

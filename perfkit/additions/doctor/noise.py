@@ -24,7 +24,8 @@ def measure_noise(
 
 def told(device: str, store: RunStore, measured: Comparison) -> str:
     """The noise of a device, and from how many pairs of equal processes it is known."""
-    spread, usual = store.spread(device), stats.usual_spread(device, workers=False)
+    spread = store.spread(device)
+    usual = stats.usual_spread(device, workers=False)
     known = f"{units.plural(round(spread.freedom - usual.freedom), 'pair')} of equal processes"
     now = f"{len(aa_pairs(measured.pairing))} of the {measured.incarnations} measured now"
     noise = f"A/A noise of {device}: {spread.sd:.2%} (standard deviation), from {known}, {now}"

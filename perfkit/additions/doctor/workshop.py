@@ -34,7 +34,8 @@ def checks(plan: Plan, progress: Progress) -> list[HealthCheck]:
 
 def other_programs(seconds: float) -> HealthCheck:
     """The share of the cores that other programs take during the next `seconds`."""
-    before, programs = cores.cpu_times(), cores.OtherPrograms()
+    before = cores.cpu_times()
+    programs = cores.OtherPrograms()
     time.sleep(seconds)
     share = cores.taken_share(before, cores.cpu_times())
     detail = f"{share:.0%} of the cores now"

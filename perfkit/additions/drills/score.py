@@ -48,7 +48,8 @@ def points(card: Card, given: Given) -> list[bool]:
 
 def told(card: Card, given: Given | None) -> list[Content]:
     """What was measured for a card, and the points of an answer, if there is one."""
-    recorded, side = card.recorded, card.recorded.lanes.sides[0]
+    recorded = card.recorded
+    side = card.recorded.lanes.sides[0]
     share = f"kernels run for {units.number(side.computing_ms)} of {units.number(side.step_ms)} ms"
     lines = [
         f"The limit is {LIMITS[recorded.limit]}.",
@@ -71,7 +72,9 @@ def contents(answers: Mapping[int, Given]) -> list[Content]:
     """The points of all answered cards, and the calibration of their bounds."""
     if not answers:
         return ["No drill is answered yet: `pk.drill(1)` is the first."]
-    bars, logs, total = list[Row](), list[float](), 0
+    bars = list[Row]()
+    logs = list[float]()
+    total = 0
     for number, given in sorted(answers.items()):
         card = cards.card(number)
         own, bound = given.bound, card.recorded.bound

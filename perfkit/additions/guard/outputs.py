@@ -269,7 +269,8 @@ def fill(mirror: str, place: str) -> None:
 
 
 def _count(folder: str, most: int) -> int:
-    count, waiting = 0, [folder]
+    count = 0
+    waiting = [folder]
     try:
         while waiting and count < most:
             with os.scandir(waiting.pop()) as entries:

@@ -39,7 +39,8 @@ def memory_sections(reports: Sequence[MemoryReport]) -> list[Content]:
     """Shows the bytes at the peak by kind: a bar and a column for each recipe."""
     first = reports[0]
     scale, unit = units.size_unit(max(report.peak for report in reports))
-    rows, columns = list[Row](), [Col("what", str)]
+    rows = list[Row]()
+    columns = [Col("what", str)]
     for report in reports:
         pieces = [(report.parts[look.label] / scale, look) for look in _KINDS]
         rows.append(Row(report.recipe, pieces, units.size(report.peak)))

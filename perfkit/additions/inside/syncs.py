@@ -36,7 +36,8 @@ PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "program")}
 _TABLES = registry.toml(__package__, "syncs")
 WAITS = {name: fix for names, fix in _TABLES["fixes"].items() for name in names.split()}
 """What to do instead of calls that make the host wait for the device."""
-SCALER_REMEDY, UNKNOWN_SIZE = _TABLES["scaler"], WAITS["nonzero"]
+SCALER_REMEDY = _TABLES["scaler"]
+UNKNOWN_SIZE = WAITS["nonzero"]
 
 
 def syncs(session: Procedures, steps: int) -> Procedure:

@@ -139,7 +139,9 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         drawing = Drawing((style.WIDTH, 1.1 + 0.28 * lines))
         drawing.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
         ax = drawing.add_subplot()
-        ticks, legend, top = dict[float, str](), dict[str, Any](), 0.0
+        ticks = dict[float, str]()
+        legend = dict[str, Any]()
+        top = 0.0
         most = max(side.samples for side in self.sides)
         ax.set_xlim(0, max(side.length_ms * most / side.samples for side in self.sides))
         for side in self.sides:

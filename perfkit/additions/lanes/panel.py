@@ -60,7 +60,8 @@ def _titles(names: Sequence[str]) -> list[str]:
 
 def _has_steps(run: Run) -> bool:
     """Whether a step is one batch of one process, on a device whose steps can be seen."""
-    recipe, device = Recipe.from_dict(run.recipe), run.device.partition(":")[0]
+    recipe = Recipe.from_dict(run.recipe)
+    device = run.device.partition(":")[0]
     is_plain = recipe.accumulation == 1
     return run.status == "ok" and run.script is None and is_plain and device in ("cpu", "cuda", "sim")
 

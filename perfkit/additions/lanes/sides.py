@@ -111,7 +111,8 @@ def _awaited(trace: Trace) -> npt.NDArray[np.str_]:
 
 def _workers(trace: Trace, start: int, end: int) -> list[Bar]:
     """The loads of simulated workers. The name of a bar has the batch's number, its thread the worker's."""
-    table, bars = trace.table, []
+    table = trace.table
+    bars = []
     for row in trace.rows(Kind.WORKER).tolist():
         began, ended = int(table.start[row]), int(table.end[row])
         found = re.search(r"\d+", trace.texts[table.name[row]])

@@ -89,7 +89,8 @@ def _written(file: Path, text: str) -> str:
     """Writes the file. A file with a different text is kept under another name."""
     said = f"Wrote {file.absolute()}."
     if file.exists() and file.read_text(encoding="utf-8-sig") != text:
-        old, number = file.with_name(f"old_{NAME}"), 1
+        old = file.with_name(f"old_{NAME}")
+        number = 1
         while old.exists():
             number += 1
             old = file.with_name(f"old_{number}_{NAME}")

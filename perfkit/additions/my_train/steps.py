@@ -103,7 +103,8 @@ def named(before: Version, now: Version) -> str:
     outside = [
         f"{name}={value}" for name, value in now.switches.items() if value != before.switches.get(name)
     ]
-    text, changes = before.text, list[tuple[str, str]]()
+    text = before.text
+    changes = list[tuple[str, str]]()
     for edit in edits():
         if edit["new"] in now.text and edit["new"] not in before.text:
             text = text.replace(edit["old"], edit["new"])
@@ -113,7 +114,8 @@ def named(before: Version, now: Version) -> str:
         line = units.clean(added[0]) if added else "lines removed"
         end = line[-_LONG:]  # the start of a long line is that of the line before
         changes = [("", line if line == end else f"… {end.partition(' ')[2] or end}")]
-    words, last = list[str](), ""
+    words = list[str]()
+    last = ""
     for chapter, what in dict.fromkeys([*changes, *(known.get(each, ("", each)) for each in outside)]):
         words.append(what if chapter in ("", last) else f"{chapter} {what}")
         last = chapter
@@ -122,7 +124,8 @@ def named(before: Version, now: Version) -> str:
 
 def chart(versions: Sequence[Version], whole: Ratio | None = None) -> Figure:
     """The climb: the gains so far, multiplied, and each edit's own; `whole`: all edits measured at once."""
-    first, gains = versions[0], list[Ratio]()
+    first = versions[0]
+    gains = list[Ratio]()
     bar = [(1.0, _MULTIPLIED)] if len(versions) > 1 or whole else []
     rate = f"{units.number(first.rate)} samples/s" if first.rate else ""
     rows = [Row(first.what, bar, rate, climbs=bool(bar))]

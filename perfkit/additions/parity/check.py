@@ -114,7 +114,8 @@ def check(session: WorkerSession, recipe: Recipe, exactness: str, seed: int, ste
     strict = plain.replace(fp32_precision="ieee")
     float32 = trained(CheckedSide(workload, dtype=torch.float32), strict, batches)
     float64 = trained(CheckedSide(workload, dtype=torch.float64), strict, batches)
-    sides, rounding = (candidate, float32, float64), _rounding(recipe, device)
+    sides = (candidate, float32, float64)
+    rounding = _rounding(recipe, device)
     are_prepared_otherwise = any(switches()[name].needs == "workload" for name in recipe.diff(plain))
     data_tolerance = DATA_TOLERANCE if are_prepared_otherwise else 0.0
     inputs, targets = zip(*differences, strict=True)

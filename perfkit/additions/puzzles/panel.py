@@ -102,7 +102,8 @@ def mystery(name: str) -> Puzzle | PuzzleVerdict:
     names = [each for each, task in tasks().items() if task.chapter == MYSTERIES]
     if name not in names:
         raise one_of(name, names, "mystery")
-    one, file = puzzle(name), Path(f"my_{name}.py")
+    one = puzzle(name)
+    file = Path(f"my_{name}.py")
     if not file.exists():
         file.write_text(one.starter, encoding="utf-8")
     source = file.read_text(encoding="utf-8-sig")
@@ -129,7 +130,8 @@ def score(
     already there. `same`: whether its first losses are those of the slow script; if not, there is no score.
     `levers`: which of four are in effect; `left_out`: those that do not help here, with what was measured.
     """
-    ratio, words = light.ratio, "No score"
+    ratio = light.ratio
+    words = "No score"
     says = {name: "✓ in effect" if is_seen else "–" for name, is_seen in levers.items()}
     for name, reason in left_out.items():
         if name in levers and not levers[name] and re.search(r"\d", reason):
@@ -157,7 +159,8 @@ def left_out(source: str) -> dict[str, str]:
 
 def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -> Shown[None] | Markdown:
     """Measures your edit of a slow script. The first call makes the copy to edit, `script`."""
-    file, slow = Path(script), folder() / "capstone.py"
+    file = Path(script)
+    slow = folder() / "capstone.py"
     if not file.exists():
         file.write_bytes(slow.read_bytes())
     if file.read_bytes() == slow.read_bytes():

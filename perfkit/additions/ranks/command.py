@@ -60,7 +60,8 @@ def scale(
     Says samples/s, what is lost to what, and what more ranks could give at most. Whether the
     global batch grows with the ranks is seen from the script's batches.
     """
-    counts, script = scaling.counts_of(ranks), Launch(program, tuple(arguments or ()), module)
+    counts = scaling.counts_of(ranks)
+    script = Launch(program, tuple(arguments or ()), module)
     output.check(out)
     regime: Regime | None = None
     if strong is not None:

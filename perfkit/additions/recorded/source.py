@@ -74,7 +74,8 @@ class RecordedSource(Source):
         plan, runs = self.plan, self._runs
         if plan.ladder.settings or plan.ladder.changes or plan.ladder.recipes:
             raise InvalidValue(_AS_IT_IS, "Leave them as they are, or choose a different device")
-        first, stages = runs[0], {run.stage: run for run in runs}
+        first = runs[0]
+        stages = {run.stage: run for run in runs}
         for name in plan.ladder.stages:
             if name not in stages:
                 raise one_of(name, list(stages), f"stage of the recording '{plan.recorded}'")

@@ -65,7 +65,8 @@ class Match(NamedTuple):
         failed: dict[str, PerfkitError] = {}
 
         def look(side: Side) -> None:
-            name, child = names[side.stage.title], side.child
+            name = names[side.stage.title]
+            child = side.child
             if name in seen or child is None:  # those of its first life were seen
                 return
             memory = Memory.of(child.tree)

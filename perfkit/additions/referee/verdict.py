@@ -86,7 +86,8 @@ def _step_times(sides: Sequence[Behaviour], runs: Sequence[Run]) -> list[dict[st
 
 def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: bool) -> Table:
     """Where the time of both sides goes, whole or for each step, and their memory."""
-    sides, runs = [observed["a"], observed["b"]], [result.a, result.b]
+    sides = [observed["a"], observed["b"]]
+    runs = [result.a, result.b]
     steps = " and ".join(dict.fromkeys(f"{side.run_steps:,}" for side in sides))
     note = f"Time between steps: averaged over {steps} steps"
     times = [side.run for side in sides]

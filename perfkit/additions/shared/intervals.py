@@ -42,10 +42,15 @@ class Spans:
 def merge(start: Ints, end: Ints, least: int = 0) -> Spans:
     """The union of intervals in any order. Gaps up to `least` are filled."""
     keep = end > start
+    if not keep.any():
+        return Spans(start[keep], end[keep])
     order = np.argsort(start[keep], kind="stable")
-    start, reach = start[keep][order], np.maximum.accumulate(end[keep][order])
-    is_first = np.append(True, start[1:] > reach[:-1] + least)[: len(start)]
-    return Spans(start[is_first], reach[np.append(is_first[1:], True)[: len(start)]])
+    start = start[keep][order]
+    reach = np.maximum.accumulate(end[keep][order])
+    begins_anew = start[1:] > reach[:-1] + least
+    is_first = np.append(True, begins_anew)
+    is_last = np.append(begins_anew, True)
+    return Spans(start[is_first], reach[is_last])
 
 
 def union(*parts: Spans) -> Spans:

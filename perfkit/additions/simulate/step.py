@@ -185,8 +185,10 @@ def _conv_part(
     part: str, x: Tensor, w: Tensor, y: Tensor, about: dict[str, Any], precision: str
 ) -> Iterator[Work]:
     """One of the three products of a convolution from `x` to `y`, and the cost of converting layouts."""
-    groups, taps = about["groups"], math.prod(w.shape[2:])
-    kind, layout = _conv_kind(x, w, groups), _layout(x)
+    groups = about["groups"]
+    taps = math.prod(w.shape[2:])
+    kind = _conv_kind(x, w, groups)
+    layout = _layout(x)
     places = y.shape[0] * math.prod(y.shape[2:])
     depth, width = x.shape[1] // groups, y.shape[1] // groups
     flops = 2.0 * places * y.shape[1] * depth * taps

@@ -103,7 +103,8 @@ def _device(trace: Trace, health: list[model.Health]) -> dict[str, Any]:
     gpu = next(iter(trace.devices or []), Device())
     words = data.table("words")["health"]
     unsure = [problem.message for problem in health if "hides_device" in words[problem.code]]
-    kind, reason = "unknown" if unsure else "cpu", next(iter(unsure), "no accelerator in this trace")
+    kind = "unknown" if unsure else "cpu"
+    reason = unsure[0] if unsure else "no accelerator in this trace"
     has_device = len(trace.device) > 0
     if has_device:
         kind = names.accelerator(trace)
@@ -127,7 +128,9 @@ def _idle(trace: Trace) -> list[model.Idle]:
     `end_of_step` after the step's last device event, `unknown` if the launch was not recorded, and otherwise
     `launch`: host code.
     """
-    steps, table, busy = trace.steps, trace.table, trace.union(trace.device)
+    steps = trace.steps
+    table = trace.table
+    busy = trace.union(trace.device)
     last = np.concatenate((steps.start[:1], busy.end))[np.searchsorted(busy.end, steps.end, "right")]
     idle = gaps(union(busy, merge(steps.end[:-1], steps.start[1:])), steps.start[0], steps.end[-1])
     device = trace.device[np.argsort(table.start[trace.device], kind="stable")]
@@ -154,7 +157,8 @@ def _idle(trace: Trace) -> list[model.Idle]:
 
 def _host(trace: Trace) -> dict[str, Ints]:
     """What the host does while the device is idle: the rows of each cause, in order of priority."""
-    waits, talk = trace.matching(trace.calls, names.WAITS), trace.rows(Kind.COMMUNICATION)
+    waits = trace.matching(trace.calls, names.WAITS)
+    talk = trace.rows(Kind.COMMUNICATION)
     return {
         "first_calls": names.first_calls(trace),
         "data": trace.rows(Kind.DATALOADER),

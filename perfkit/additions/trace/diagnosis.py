@@ -27,7 +27,8 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
 
 def _bottleneck(name: str, words: dict[str, Any], analysis: Analysis) -> Bottleneck | None:
     """The bottleneck of this name in words.toml; None if it is below its threshold."""
-    length, of = analysis.mean_step_us or 0.0, "the recording" if analysis.is_whole else "a step"
+    length = analysis.mean_step_us or 0.0
+    of = "the recording" if analysis.is_whole else "a step"
     once = _idle(analysis, "first_calls")
     if once >= _FEW * length and name != "first-calls":
         length -= once

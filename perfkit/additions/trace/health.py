@@ -51,7 +51,8 @@ def _file(trace: Trace) -> Iterator[Health]:
 
 
 def _steps(trace: Trace) -> Iterator[Health]:
-    marks, steps = len(trace.rows(Kind.STEP)), trace.steps
+    marks = len(trace.rows(Kind.STEP))
+    steps = trace.steps
     if steps.are == "whole recording":
         yield said("no_steps")
     elif steps.are == "inferred":

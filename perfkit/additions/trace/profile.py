@@ -47,7 +47,9 @@ class Profile:
         """A summary, what stands out, the ranks, a picture, steps, work, and waiting."""
         analysis = self.analysis
         whole = analysis.is_whole
-        use, work, waits = list[Content](), [self._table("operators")], list[Content]()
+        use = list[Content]()
+        work = [self._table("operators")]
+        waits = list[Content]()
         if analysis.has_accelerator:
             how = self._spoiled("gpu_utilization") or data.filled("use.jinja", a=analysis)
             use = [how, self._table("idle")]
@@ -102,7 +104,8 @@ class Profile:
         return Figure("breakdown", title, rows, "ms", self._spoiled("mean_us") or "nothing was recorded")
 
     def _mean_step(self) -> Table:
-        mean, step = self.analysis.mean_us, self.analysis.mean_step_us or 1.0
+        mean = self.analysis.mean_us
+        step = self.analysis.mean_step_us or 1.0
         columns = [
             Col("part", lambda row: _WORDS[row[0]]),
             Col("exposed", lambda row: row[1], us),

@@ -123,7 +123,8 @@ def _is_tar(path: Path) -> bool:
 
 def _each(files: dict[Path, Opens], tell: Tell) -> tuple[list[_Read], list[str]]:
     """The ranks by number (-1: unknown), and the files that are not traces; a `TraceError` if none is one."""
-    each, left_out = list[_Read](), list[str]()
+    each = list[_Read]()
+    left_out = list[str]()
     for name, opens in files.items():
         try:
             trace = Trace(name, opens, tell)

@@ -154,7 +154,8 @@ class Reader:
 
     def _first(self, texts: Iterator[bytes]) -> tuple[bytes, bool]:
         """The text from the first event on, and whether the events are inside an object."""
-        head, searched = bytearray(), 0
+        head = bytearray()
+        searched = 0
         for text in texts:
             head += text
             if not searched:

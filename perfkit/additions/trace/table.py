@@ -36,7 +36,8 @@ class Trace:
         rows = Tabulator()
         self.table = joined([rows.table(events) for events in self.file.pieces()])
         self.file.dropped += rows.dropped
-        self.texts, self.kinds = [*rows.texts], rows.kinds
+        self.texts = [*rows.texts]
+        self.kinds = rows.kinds
         if not len(self.table):
             raise self.file.refusal()
         self.file.dropped += self._keep(_near(self.table))
@@ -226,11 +227,14 @@ class Trace:
 
     def _apart(self, rows: Ints) -> Ints:
         """The rows of the thread with the most, in order of time, without rows that are inside others."""
+        if not len(rows):
+            return rows
         table = self.table
-        rows = rows[table.thread[rows] == np.append(np.bincount(table.thread[rows]), 0).argmax()]
+        busiest = np.bincount(table.thread[rows]).argmax()
+        rows = rows[table.thread[rows] == busiest]
         rows = rows[np.lexsort((-table.end[rows], table.start[rows]))]
-        before = np.append(-1, np.maximum.accumulate(table.end[rows]))[: len(rows)]
-        return rows[table.start[rows] >= before]  # type: ignore[no-any-return]
+        ends_before = np.append(-1, np.maximum.accumulate(table.end[rows])[:-1])
+        return rows[table.start[rows] >= ends_before]  # type: ignore[no-any-return]
 
     def _earlier(self) -> int:
         """When the device has finished the work launched before the recording; 0 if there is none."""

@@ -127,7 +127,8 @@ class Workbench(LadderPanel):
 
     def _record(self, job: Job) -> None:
         job.request.source().require(LOOK)
-        subject, profile = job.request.subject, registry.load(registry.table("NOTEBOOK")["profile"])
+        subject = job.request.subject
+        profile = registry.load(registry.table("NOTEBOOK")["profile"])
         view = profile(
             subject.workload,
             self.controls.recipe,
