@@ -270,17 +270,17 @@ class Loaders(Part):
             self.asked_worker[0] = 1
         return plain()
 
-    def _fetch_samples(self, plain: Any, fetcher: Any, indices: Any) -> Any:
+    def _fetch_samples(self, plain: Any, fetcher: Any, possibly_batched_index: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
         if self._script.looked_at.value and self._script.part != "evaluation":
-            with self.watch.fetching(fetcher, indices):
-                return plain(fetcher, indices)
+            with self.watch.fetching(fetcher, possibly_batched_index):
+                return plain(fetcher, possibly_batched_index)
         self.watch.end_looking()
         self._looks += 1
         if self._looks > MOST_LOOKS:
-            return plain(fetcher, indices)
+            return plain(fetcher, possibly_batched_index)
         state = _random_state()
-        samples = plain(fetcher, indices)
+        samples = plain(fetcher, possibly_batched_index)
         self.drawn[0] |= state != _random_state()
         return samples
 
