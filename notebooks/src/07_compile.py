@@ -71,7 +71,7 @@ for function in (small_ones, convolution):
 print(f"small_ones without new memory: {in_ms(without_new_memory):.2f} ms")
 
 # %% [markdown]
-# The tensors say three times. Compare the line without new memory: the gain up to it is memory reuse, which your loop already has ([04](04_batch_size.ipynb)); the rest is fusion. A convolution calls a library, compiled or not. Which of the two fills *your* step? Guess its gain:
+# The tensors say three times. More? Compare the line without new memory: the gain up to it is memory reuse, which your loop already has ([04](04_batch_size.ipynb)); the rest is fusion. A convolution calls a library, compiled or not. Which of the two fills *your* step? Guess its gain:
 
 # %%
 panel = pk.StagePanel("compile")
