@@ -186,7 +186,7 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
     seen = Watched(
         script=facts,
         run=account,
-        evidence=msgspec.structs.replace(looked, denormal=max(looked.denormal, answers.denormal)),
+        evidence=msgspec.structs.replace(looked, denormal=answers.denormal),
         cores=cores.usable_cores(),
         cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
         trend=trend,

@@ -477,3 +477,44 @@ def test_memory_of_a_list_that_grows_is_told_by_its_step_and_not_by_how_many_the
     memory = Growth(steps, 500_000_000, 500_000_000 + int(grew))
     grown = msgspec.structs.replace(seen(kept=kept), memory=memory)
     assert [each.cause for each in findings(grown)] == named
+
+
+@pytest.mark.parametrize(
+    ("function", "seconds", "named"),
+    [
+        ("clip_grad_norm_", 2.0, []),
+        ("clip_grad_norm_", 4.0, ["own_line"]),  # in a loop over the weights
+        ("_clip_grads_with_norm_", 4.0, ["own_line"]),
+        ("cross_entropy", 4.0, []),  # of many words
+        ("CrossEntropyLoss.forward", 4.0, []),
+    ],
+)
+def test_what_each_training_does_between_its_passes_is_a_cause_if_it_takes_longer_than_the_model(
+    function, seconds, named
+):
+    line = Line(OWN, "/home/me/train.py", 9, seconds, [function], "prepare()")
+    asked = seen(parts={OWN: seconds, "forward": 3.0, "backward": 6.0}, lines=[line])
+    plain = [StepTime(1, 1.0, [0.0, 0.3, 0.6, 0.0, 0.4])]
+    run = Account(parts={"steps": 1.0}, plain=plain)
+    assert [each.cause for each in findings(msgspec.structs.replace(asked, run=run))] == named
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("y = q @ k.transpose(-2, -1) @ v / n", "a @ (b @ c)"),
+        ("d = ((a[:, None] - b[None]) ** 2).sum(-1)", "torch.cdist"),
+        ("d = (a.unsqueeze(1) - b.unsqueeze(0)).norm(dim=-1)", "torch.cdist"),
+        ("h = torch.tanh(x @ self.w + h @ self.u)", None),
+        ("x = x * mask[:, None]", None),
+    ],
+)
+def test_a_line_of_forward_that_computes_much_more_than_it_returns_is_a_cause_though_backward_takes_longer(
+    text, remedy
+):
+    """Which is usual, and no reason to leave a matrix of all pairs unsaid; half of a forward pass is much."""
+    for seconds, named in ((2.0, remedy), (1.4, None)):
+        line = Line("forward", "/home/me/train.py", 9, seconds, [], text)
+        found = findings(seen(parts={"forward": 3.0, "backward": 6.0}, lines=[line]))
+        assert [each.cause for each in found] == ["line_of_forward"] * bool(named)
+        assert all(remedy in each.change and "in the forward pass alone" in each.evidence for each in found)
