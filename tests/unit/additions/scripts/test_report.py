@@ -7,7 +7,7 @@ import pytest
 
 from perfkit.additions.advice.finding import Finding, advice_table
 from perfkit.additions.scripts import report
-from perfkit.additions.scripts.messages import Account, Evidence, ScriptFacts, Symptoms
+from perfkit.additions.scripts.messages import Account, Evidence, Frame, ScriptFacts, Site, Symptoms
 from perfkit.additions.shared.lines import Line
 from perfkit.additions.shared.trend import Trend
 from perfkit.results.stats import Ratio
@@ -137,3 +137,24 @@ def test_a_cause_that_is_listed_is_never_called_none():
     assert report.first_sentence(seen(findings=[small])).startswith("t.py:7")
     assert "No avoidable cost" not in report.first_sentence(seen(findings=[small]))
     assert not msgspec.structs.replace(WORKERS, share=0.06).is_worth_a_sentence, "a switch may give less"
+
+
+def test_where_no_cost_is_avoidable_the_line_that_takes_longest_is_named_all_the_same():
+    """It may be made cheaper by one who knows what it is for, such as an order of matrix products."""
+    passes = [Line(part, "t.py", 5, 3.0, [], "loss.backward()") for part in ("backward", "optimizer")]
+    product = Line("forward", "t.py", 8, 2.0, [], "y = a @ b @ c")
+    given = seen(findings=())
+    given.evidence = msgspec.structs.replace(EVIDENCE, lines=[*passes, product, *LINES])
+    assert report.first_sentence(given).endswith("the line that takes longest is t.py:8: `y = a @ b @ c`.")
+    given.evidence = msgspec.structs.replace(EVIDENCE, lines=passes)
+    assert report.first_sentence(given).endswith("100% waiting.")
+
+
+def test_compilation_that_takes_much_of_the_run_is_said_with_the_call_that_makes_it_come_again():
+    given = seen(findings=())
+    given.run = Account(parts={"steps": 1.0, "compilation": 9.0}, compiled=2, steps=61)
+    given.script = ScriptFacts(device="cpu", facts=DeviceFacts())
+    assert report.first_sentence(given).startswith("90% of the run is compilation, in 2 of 61 steps. If")
+    site = Site("compiler_reset", [Frame("/home/me/train.py", 49, 49, 4, 26)])
+    given.script = msgspec.structs.replace(given.script, sites=[site])
+    assert report.first_sentence(given).startswith("train.py:49: torch.compiler.reset() discards")
