@@ -227,7 +227,7 @@ class Updates(Part):
             return plain(*args, **kwargs)
         self._gradients += 1
         self._has_graph = False
-        trains = self._script.backwards or self._script.optimizers
+        trains = self._script.backwards or self._script.sites["optimizer"]
         if self._gradients == LIMIT.most_gradients and not trains:
             raise failed("gradients_alone", count=LIMIT.most_gradients)
         return plain(*args, **kwargs)

@@ -1,5 +1,6 @@
 """Causes, each where it is recognised and just where it is not, and what is said of them in each state."""
 
+import contextlib
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from perfkit.additions.scripts.script import Script
 from perfkit.additions.scripts.training import Updates
 from perfkit.additions.shared.lines import Line
 from perfkit.additions.shared.trend import Trend
+from perfkit.errors import RunFailed
 from perfkit.results.stats import Ratio
 from perfkit.worker.messages import DeviceFacts
 
@@ -251,3 +253,19 @@ def test_what_was_measured_of_a_switch_is_said_of_steps_and_not_of_the_run():
 def test_a_part_of_a_step_is_said_to_have_most_of_what_grew():
     trend = Trend("grows", 0.1, 0.2, 0.001, 0.0005, 0.0015)
     assert str(report.SENTENCES.trend(trend, OWN)).endswith(" at last, most of it in own code")
+
+
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_many_gradients_before_the_first_step_are_a_training_if_there_is_an_optimizer(
+    has_optimizer, monkeypatch
+):
+    """One that learns physics takes some for each point."""
+    monkeypatch.setattr(hooks, "listen", lambda part, name: None)
+    script = a_script()
+    updates = Updates(script)
+    if has_optimizer:
+        updates._make(lambda optimizer: None, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]))
+    ends = contextlib.nullcontext() if has_optimizer else pytest.raises(RunFailed, match="1000 gradients")
+    with ends:
+        for _ in range(1000):
+            updates._grad(lambda: None)
