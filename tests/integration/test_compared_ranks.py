@@ -61,6 +61,17 @@ for rows in torch.utils.data.DataLoader(Rows(), batch_size=2, num_workers=1, tim
     model(rows).square().mean().backward()
     optimizer.step()
 """
+GIVES_UP = FORKED.replace("import os,", "import datetime, os,").replace(
+    'dist.init_process_group("gloo")',
+    'dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))',
+)
+MEETS = """
+model = DistributedDataParallel(nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+while True:
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+"""
 ALONE = """
 import torch
 from torch import nn
@@ -91,7 +102,7 @@ def write(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def write(start=FORKED, **codes):
-        if start == FORKED:  # else a launcher starts them
+        if start in (FORKED, GIVES_UP):  # else a launcher starts them
             scripts.fork(monkeypatch)
         for name, code in codes.items():
             (tmp_path / f"{name}.py").write_text(start + code)
@@ -173,6 +184,18 @@ def test_a_loader_does_not_give_up_while_its_rank_is_suspended(write):
         side.resume()
         assert side.ask("slice", samples=8, seconds=0.0).samples_per_s > 0
     assert "DataLoader(timeout=1) is ignored: ranks are suspended, too" in told.facts.values()
+
+
+def test_an_exchange_does_not_give_up_while_its_ranks_are_suspended(write):
+    """Rank 0 has ended its step when a side is suspended; the others wait for it in the next exchange."""
+    write(GIVES_UP, train=MEETS)
+    with ComparedRanks(launch_of(["python", "train.py"])) as side:
+        told = side.ask("train", loss_steps=2, warmup_s=0.1)
+        side.suspend()
+        time.sleep(4.0)
+        side.resume()
+        assert side.ask("slice", samples=64, seconds=0.0).samples_per_s > 0
+    assert "init_process_group(timeout=0:00:02) is ignored: ranks are suspended, too" in told.facts.values()
 
 
 @pytest.mark.parametrize("world", ["1", None])

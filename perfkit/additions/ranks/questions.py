@@ -1,13 +1,16 @@
 """What ranks answer while launches are compared; in their own processes."""
 
 import contextlib
+import inspect
 import os
 import threading
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch.distributed as dist
 from msgspec import structs
+from torch.distributed.constants import default_pg_timeout
 
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks.ddp import Setting
@@ -30,7 +33,11 @@ class RankQuestions(Questions):
         self.line.close()  # until this process is rank 0
         self._other: Connection | None = None  # of another rank
         self._setting = Setting(self._script, settings["ranked"])
+        self._set = {name: str(value) for name, value in settings["ranked"].items()}
         hooks.wrap(f"{hooks.ITERATOR}.__init__", self._wait_for_batches)
+        for module in (dist, dist.distributed_c10d):
+            for name in ("init_process_group", "new_group"):
+                hooks.around(module, name, self._wait_for_ranks)
         joining = Joining(self._script, [self.run_account, *self.observers.values()], self._joined)
         self._script.set_parts(self._setting, joining, *self._script.parts)  # the last waits for questions
 
@@ -49,6 +56,15 @@ class RankQuestions(Questions):
         if iterator._num_workers and iterator._timeout:
             iterator._timeout = 0
             self._script.note(f"DataLoader(timeout={loader.timeout}) is ignored: ranks are suspended, too")
+
+    def _wait_for_ranks(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        """Lifts a short time-out of exchanges, which runs on while all ranks are suspended."""
+        given = inspect.signature(plain).bind(*args, **kwargs).arguments
+        timeout = given.get("timeout")
+        if timeout is not None and timeout < default_pg_timeout:
+            given["timeout"] = default_pg_timeout
+            self._script.note(f"{plain.__name__}(timeout={timeout}) is ignored: ranks are suspended, too")
+        return plain(**given)
 
     def _tell(self, line: Connection) -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -76,4 +92,4 @@ class RankQuestions(Questions):
 
     def train(self, *args: Any, **kwargs: Any) -> Procedure:
         told = yield from super().train(*args, **kwargs)
-        return structs.replace(told, mechanisms=self._setting.proofs())
+        return structs.replace(told, mechanisms=self._setting.proofs(), facts=told.facts | self._set)
