@@ -8,9 +8,10 @@ block without watching, the process that watches is suspended, the hooks hand on
 looks at a stack. What keeps files from being changed stays; it does nothing in a step.
 
 Blocks are short and many, so that both see the same machine. Their ratio is still less certain than the time
-of the hooks, which is counted in the ranks, as the training waits for it. The CPU time of the thread that
-answers is added in full, though it mostly runs while torch computes. What the process that watches takes of a
-core is told apart: it delays a training only where no core is free.
+of the hooks, which is counted in the ranks, as the training waits for it, less what counting itself takes:
+that is counted in a block with empty hooks. The CPU time of the thread that answers is added in full, though
+it mostly runs while torch computes. What the process that watches takes of a core is told apart: it delays a
+training only where no core is free.
 
 `hooks` divides that time by hook. It is the quick way to see whether a change of the hooks has helped.
 """
@@ -31,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+from benchmarks.switched import Watching
 from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.started import WatchedRanks
 from perfkit.results import stats
@@ -67,8 +69,8 @@ source = iter(loader)
 
 with Client(("localhost", int(sys.argv[1]))) as connection:
     while block := connection.recv():
-        steps, is_watched = block
-        switched.switch(is_watched)
+        steps, how = block
+        switched.switch(how)
         dist.barrier()
         start = time.perf_counter()
         for _ in range(steps):
@@ -102,14 +104,18 @@ class Block(NamedTuple):
     hooks: dict[str, tuple[int, float]]  # calls and seconds by what each is around
     thread_s: float
 
-    @property
-    def hooks_s(self) -> float:
-        return sum(seconds for _, seconds in self.hooks.values())
+    def without(self, empty: "Block") -> "Block":
+        """The same, less what an empty hook takes at the same place."""
+        own = dict[str, tuple[int, float]]()
+        for name, (calls, seconds) in self.hooks.items():
+            of_counting = empty.hooks.get(name, (1, 0.0))
+            own[name] = calls, seconds - calls * of_counting[1] / of_counting[0]
+        return self._replace(hooks=own)
 
     @property
     def share(self) -> float:
         """The part of the steps that watching takes in the rank, at most."""
-        return (self.hooks_s + self.thread_s) / self.seconds
+        return (sum(seconds for _, seconds in self.hooks.values()) + self.thread_s) / self.seconds
 
 
 class Pair(NamedTuple):
@@ -128,24 +134,33 @@ class Bench:
     def __init__(self, watcher: psutil.Process, ranks: list[Connection]) -> None:
         self._watcher = watcher
         self._ranks = ranks
+        self.block(WARMUP, Watching.ON)
+        self._empty = self.block(WARMUP, Watching.EMPTY)
 
-    def block(self, steps: int, is_watched: bool) -> list[Block]:
+    def block(self, steps: int, how: Watching) -> list[Block]:
         """So many steps of each rank."""
-        if is_watched:
+        if how is Watching.ON:
             self._watcher.resume()
         else:
             self._watcher.suspend()
         for rank in self._ranks:
-            rank.send((steps, is_watched))
+            rank.send((steps, how))
         return [Block(*rank.recv()) for rank in self._ranks]
 
+    def watched(self, steps: int) -> list[Block]:
+        """So many steps that are watched, with what their hooks take without the counting."""
+        blocks = zip(self.block(steps, Watching.ON), self._empty, strict=True)
+        return [block.without(empty) for block, empty in blocks]
+
     def pair(self) -> Pair:
-        blocks = dict[bool, list[Block]]()
+        blocks = dict[Watching, list[Block]]()
         before = self._cpu_s()
-        for is_watched in random.sample([True, False], 2):
-            blocks[is_watched] = self.block(STEPS, is_watched)
-        plain_s, watched_s = (max(block.seconds for block in blocks[each]) for each in (False, True))
-        most = max(blocks[True], key=lambda block: block.share)
+        for how in random.sample([Watching.ON, Watching.OFF], 2):
+            blocks[how] = self.watched(STEPS) if how is Watching.ON else self.block(STEPS, how)
+        plain_s, watched_s = (
+            max(block.seconds for block in blocks[how]) for how in (Watching.OFF, Watching.ON)
+        )
+        most = max(blocks[Watching.ON], key=lambda block: block.share)
         of_core = (self._cpu_s() - before) / watched_s
         speed = math.log(plain_s / watched_s)
         return Pair(speed, most.share, most.thread_s / most.seconds, of_core, watched_s / STEPS)
@@ -179,7 +194,6 @@ def report(launches: int) -> None:
     pairs = list[Pair]()
     for _ in range(launches):
         with launched() as bench:
-            bench.block(WARMUP, True)
             own = [bench.pair() for _ in range(PAIRS)]
         speed = math.exp(fmean(pair.log_ratio for pair in own))
         print(f"watched / not watched: {speed:.4f}; counted {fmean(p.share for p in own):.3%}", flush=True)
@@ -200,8 +214,7 @@ def report_hooks() -> None:
     """Prints calls and time of each hook in a step of the slower rank, for a small and a deep model."""
     for layers, width in ((6, 512), (60, 128)):
         with launched(layers, width) as bench:
-            bench.block(WARMUP, True)
-            found = max(bench.block(COUNTED, True), key=lambda block: block.share)
+            found = max(bench.watched(COUNTED), key=lambda block: block.share)
         step_s = found.seconds / COUNTED
         print(f"{layers} layers, a step of {1e3 * step_s:.1f} ms: {found.share:.2%} of it")
         spent = {name: (calls, seconds) for name, (calls, seconds) in found.hooks.items() if calls}

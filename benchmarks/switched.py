@@ -1,6 +1,8 @@
 """A rank whose watching its script switches on and off, for `benchmarks.ranks`; in the rank's own process.
 
 While it is on, the time of its hooks is counted: that around functions of torch, without these functions.
+Counting takes time itself, as much as a short hook: its code has left the caches by then, too. So the hooks
+can also be empty, when only the counting is left.
 """
 
 import functools
@@ -9,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 from perfkit.additions.guard.outputs import Outputs
@@ -21,7 +24,7 @@ from perfkit.additions.scripts.training import Models
 from perfkit.additions.shared.clock import clock, cpu_clock
 from perfkit.additions.shared.lines import Sampler
 
-_called, _look, _send = Models._called, Sampler.look, RankReporter.send
+_wrap, _called, _look, _send = hooks.wrapped, Models._called, Sampler.look, RankReporter.send
 
 
 @dataclass
@@ -32,10 +35,18 @@ class Tally:
     seconds: float = 0.0
 
 
-class Switched:
-    """Notes nothing, looks at no stack and says nothing while it is off."""
+class Watching(Enum):
+    """Whether the rank is watched, and if not, whether empty hooks are counted."""
 
-    is_on = True
+    ON = "on"
+    OFF = "off"
+    EMPTY = "empty"
+
+
+class Switched:
+    """Notes nothing, looks at no stack and says nothing unless it is on."""
+
+    how = Watching.ON
     recorder: RankRecorder  # of this process
     hooks: ClassVar = defaultdict[str, Tally](Tally)  # by what each is around
     inside_s = 0.0  # and in what the hook under way is around
@@ -51,13 +62,14 @@ def watch(settings: dict[str, Any], files: Outputs) -> None:
     Switched.recorder = rank.listen(settings, files)
 
 
-def switch(is_on: bool) -> None:
-    """Whether the rank of this process is watched from now on."""
-    Switched.is_on = is_on
+def switch(how: Watching) -> None:
+    """How the rank of this process is watched from now on."""
+    Switched.how = how
     Switched.hooks.clear()
     Switched.thread_s = _thread_s()
-    if not is_on:
-        Switched.recorder.exchange.have_timed(NEVER)  # else torch would go on timing each pass
+    if how is not Watching.ON:
+        for set_rate in Switched.recorder.exchange.rates:  # else torch would go on timing each pass
+            set_rate(NEVER)
 
 
 def by_hook() -> dict[str, tuple[int, float]]:
@@ -78,29 +90,31 @@ def _thread_s() -> float:
 def _wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """As `hooks.wrapped`, while the rank is watched."""
     timed = functools.wraps(plain)(functools.partial(_inside, plain))
+    hooked = _wrap(timed, function)
     name = f"{plain.__qualname__} ({getattr(function, '__qualname__', 'collectives')})"
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if Switched.is_on:
-            return _around(name, function, timed, *args, **kwargs)
-        return plain(*args, **kwargs)
+        if Switched.how is Watching.OFF:
+            return plain(*args, **kwargs)
+        return _around(name, hooked if Switched.how is Watching.ON else timed, *args, **kwargs)
 
     return call
 
 
-def _around(name: str, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a hook, and counts its time without that of what it is around."""
+def _around(name: str, hooked: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls what has a hook, and counts the time without that of what the hook is around."""
     outer_s = Switched.inside_s
     Switched.inside_s = 0.0
     start = cpu_clock()
     try:
-        return hook(*args, **kwargs)
+        return hooked(*args, **kwargs)
     finally:
+        took = cpu_clock() - start - Switched.inside_s
+        Switched.inside_s = outer_s
         tally = Switched.hooks[name]
         tally.calls += 1
-        tally.seconds += cpu_clock() - start - Switched.inside_s
-        Switched.inside_s = outer_s
+        tally.seconds += took
 
 
 def _inside(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -113,16 +127,18 @@ def _inside(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _called_if_on(models: Models, model: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
-    if Switched.is_on:
-        inside = functools.partial(_inside, call)
-        return _around("Module.__call__ (Models)", _called, models, model, inside, *args, **kwargs)
-    return call(*args, **kwargs)
+    if Switched.how is Watching.OFF:
+        return call(*args, **kwargs)
+    inside = functools.partial(_inside, call)
+    hooked = functools.partial(_called, models, model, inside)
+    how = hooked if Switched.how is Watching.ON else inside
+    return _around("Module.__call__ (Models)", how, *args, **kwargs)
 
 
 def _look_if_on(sampler: Sampler, thread_id: int, before: float) -> float:
-    return _look(sampler, thread_id, before) if Switched.is_on else clock()
+    return _look(sampler, thread_id, before) if Switched.how is Watching.ON else clock()
 
 
 def _send_if_on(reporter: RankReporter, message: messages.Message) -> None:
-    if Switched.is_on:
+    if Switched.how is Watching.ON:
         _send(reporter, message)
