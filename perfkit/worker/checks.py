@@ -45,6 +45,12 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
+def compiled_graphs() -> int:
+    """How many graphs torch.compile has made in this process: all that is asked in each step."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
+
+
 def compile_counters() -> CompileCounters:
     """What torch.compile has done in this process."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
@@ -52,7 +58,7 @@ def compile_counters() -> CompileCounters:
         return CompileCounters()
     counters = dynamo.counters
     return CompileCounters(
-        graphs=counters["stats"]["unique_graphs"],
+        graphs=compiled_graphs(),
         breaks=sum(counters["graph_break"].values()),
         cache_hits=counters["inductor"]["fxgraph_cache_hit"],
     )

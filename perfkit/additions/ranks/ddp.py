@@ -3,7 +3,7 @@
 import inspect
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,7 +114,7 @@ def buckets_of(told: dict[str, Any]) -> list[int]:
     return [int(size) for size in sizes.split(",") if size.strip()]
 
 
-@dataclass
+@dataclass(slots=True)
 class StepExchange:
     """The gradient exchange of one step: seconds, and how often; `is_read`: whether torch timed all of it."""
 
@@ -142,8 +142,9 @@ class DdpExchange:
         self._sampler = sampler
         self.models = dict[Any, SeenDdp]()  # only the thread that trains asks torch: others would wait there
         self._step = StepExchange()  # of the step under way
-        self._last = StepExchange()  # of the last step that was read
+        self._usual = StepExchange(is_read=False)  # as in the last step that was read
         self._usual_backward_s = 0.0
+        self.rates = list[Callable[[int], None]]()  # have torch time one pass in so many, of models on CPUs
 
     def make(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         plain(model, *args, **kwargs)
@@ -151,28 +152,30 @@ class DdpExchange:
         self.models[model] = SeenDdp(where, model.logger._get_ddp_logging_data())
         # On a GPU, torch waits for the device in each pass that it times: the first ten, then each tenth.
         model._set_ddp_runtime_logging_sample_rate(10)
-
-    def have_timed(self, rate: int) -> None:
-        """Has torch time one pass in `rate`. On a CPU it then works in the next forward pass, for 50 µs."""
-        for model in self.models:
-            if model.device_type == "cpu":
-                model._set_ddp_runtime_logging_sample_rate(rate)
+        if model.device_type == "cpu":
+            self.rates.append(model.reducer._set_ddp_runtime_logging_sample_rate)
 
     def backward(self, plain: Any, *args: Any, **kwargs: Any) -> None:
         """Does a backward pass; what torch has timed in it is read afterwards."""
-        self.have_timed(1)
+        for set_rate in self.rates:
+            set_rate(1)
         start = clock()
         plain(*args, **kwargs)
         took = clock() - start
-        usual = self._usual_backward_s = 0.9 * (self._usual_backward_s or took) + 0.1 * took
-        every = min(LIMIT.rarest, math.ceil(LIMIT.reads_s / max(usual, 1e-9)))
-        count = self._script.steps.count
-        is_left_out = count > LIMIT.all_read and count % every != 0 and took < 2 * usual
-        if is_left_out or is_capturing():  # during a capture nothing can be read
+        if self._is_due(took) and not is_capturing():  # during a capture nothing can be read
+            for model, seen in self.models.items():
+                self._read(model, seen, took)
+        else:
             self._step.is_read = False
-            return
-        for model, seen in self.models.items():
-            self._read(model, seen, took)
+
+    def _is_due(self, took: float) -> bool:
+        """Whether a pass is read: all first ones, then few, and those that take unusually long."""
+        usual = self._usual_backward_s = 0.9 * (self._usual_backward_s or took) + 0.1 * took
+        count = self._script.steps.count
+        if count <= LIMIT.all_read or took >= 2 * usual:
+            return True
+        every = min(LIMIT.rarest, math.ceil(LIMIT.reads_s / max(usual, 1e-9)))
+        return bool(count % every == 0)
 
     def _read(self, model: Any, seen: SeenDdp, took: float) -> None:
         model.logger.set_runtime_stats_and_log()  # torch itself does so in the next forward pass
@@ -196,14 +199,15 @@ class DdpExchange:
 
     def end_step(self, count: int) -> StepExchange:
         """That of each of so many steps that have ended; one that was not read is as the last that was."""
-        now, last = self._step, self._last
+        now = self._step
         self._step = StepExchange()
-        self.have_timed(NEVER)  # before the next backward pass
+        for set_rate in self.rates:  # else torch would work in the next forward pass, for 50 µs
+            set_rate(NEVER)
         if not now.is_read:
-            return StepExchange(last.exposed, last.hidden, last.syncs, is_read=False)
+            return self._usual
         ended = StepExchange(now.exposed / count, now.hidden / count, now.syncs // count)
         if ended.syncs:
-            self._last = ended
+            self._usual = StepExchange(ended.exposed, ended.hidden, ended.syncs, is_read=False)
         return ended
 
     def ddps(self) -> Iterator[Ddp]:

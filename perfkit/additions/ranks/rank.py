@@ -96,8 +96,9 @@ def listen(settings: dict[str, Any], files: Outputs) -> RankRecorder:
         threading.Thread(target=reporter.attend, name="perfkit", daemon=True).start()
 
     parts = [Loaders(script), Models(script), Updates(script)]
-    joining = Joining(script, [recorder.account, recorder], joined)
-    script.set_parts(script, *parts, recorder.account, recorder.setting, joining, recorder)
+    joining = Joining(script, [recorder.evaluations, recorder], joined)
+    setting = [recorder.setting] if settings["ranked"] else []
+    script.set_parts(script, *parts, recorder.evaluations, *setting, joining, recorder)
     return recorder
 
 

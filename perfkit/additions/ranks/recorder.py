@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfRank, State, StepOfRank
 from perfkit.additions.scripts import hooks, messages
-from perfkit.additions.scripts.run_account import RunAccount
+from perfkit.additions.scripts.run_account import Evaluations
 from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.lines import Sampler
@@ -32,33 +32,29 @@ class RankRecorder(Part):
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.account = RunAccount(script, is_open=False)  # it is asked for nothing but the part under way
+        self.evaluations = Evaluations(script)
         self.setting = Setting(script, script.settings["ranked"])
-        self.sampler = Sampler(self.account.part_now, script.place)
+        self.sampler = Sampler(self.evaluations.part_now, script.place)
         self.exchange = DdpExchange(script, self.sampler)
-        self.thread = threading.main_thread()  # which trains
         self.rank: int | None = None  # until the process has joined; steps before are not told
         self.world = 1
         self._seen = State(rank=0)  # as far as it is noted when it happens
-        self._stepped_at = clock()
-        self._elements = 0  # of the inputs of the step under way
-        self._steps = list[tuple[int, ScriptStep, StepExchange, int]]()  # with their numbers and elements
-        self._collectives = dict[tuple[str, str], Exchange]()
+        self._steps = list[tuple[int, ScriptStep, StepExchange]]()  # with their numbers
+        self._called = list[Exchange]()  # collectives in the step under way
+        self._collectives = dict[tuple[str, str], Exchange]()  # and in steps that have ended
         self._epochs = defaultdict[int, list[list[int]]](list)  # by the data set
-        self._epoch: Any = None  # the sampler's iterator
 
     def listen(self) -> None:
-        """Sees the exchanges of the script, and what its samplers draw."""
+        """Sees the exchanges of the script."""
         hooks.around(DistributedDataParallel, "__init__", self.exchange.make)
         hooks.around(torch.autograd, "backward", self.exchange.backward)
         for module in (dist, dist.distributed_c10d):
             for name in hooks.TABLES["collectives"]["names"]:
                 hooks.around(module, name, functools.partial(self._collective, name))
         hooks.around(DistributedDataParallel, "_sync_buffers", functools.partial(self._collective, BUFFERS))
-        hooks.wrap(f"{hooks.ITERATOR}._next_index", self._next_index)
 
     def _collective(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        is_trainer = threading.current_thread() is self.thread
+        is_trainer = threading.get_ident() == self.script.steps.trainer
         is_of_hook = self.script.part == "backward" and kwargs.get("async_op")  # gradients are counted anyway
         if self._seen.inside or not is_trainer or is_of_hook or torch.compiler.is_compiling():
             return plain(*args, **kwargs)
@@ -66,39 +62,29 @@ class RankRecorder(Part):
         start = clock()
         self._seen.inside = name
         try:
-            with self.script.doing("exchange"):
-                return plain(*args, **kwargs)
+            return self.script.do("exchange", plain, *args, **kwargs)
         finally:
             self._seen.inside = ""
-            exchange = self._collectives.setdefault((name, where), Exchange(name, where))
-            exchange.count += 1
-            exchange.seconds += clock() - start
+            took = clock() - start
             given = next(iter([*args, *kwargs.values()]), None)
-            exchange.bytes += sum(each.nbytes for each in tensors(given, depth=1))
+            sent = sum(each.nbytes for each in tensors(given, depth=1))
+            self._called.append(Exchange(name, where, 1, took, sent))
 
-    def _next_index(self, plain: Any, iterator: Any) -> Any:
-        indices = plain(iterator)
-        if iterator._sampler_iter is not self._epoch and isinstance(indices, list):
-            self._epoch = iterator._sampler_iter
-            epochs = self._epochs[id(iterator._dataset)]
-            if len(epochs) < LIMIT.rows:
-                epochs.append([index for index in indices[: LIMIT.rows_of_a_batch] if isinstance(index, int)])
-        return indices
+    def on_epoch(self, loader: Any, indices: Any) -> None:
+        epochs = self._epochs[id(loader.dataset)]
+        if len(epochs) < LIMIT.rows and isinstance(indices, list):
+            epochs.append([index for index in indices[: LIMIT.rows_of_a_batch] if isinstance(index, int)])
 
     def on_input(self, given: Any) -> None:
-        self.thread = threading.current_thread()  # Ray trains in another one than that which has joined
-        tensor = first_tensor(given)
-        if tensor is None or is_capturing():
-            return
-        self._elements += tensor.numel()
         count = self.script.steps.count
-        if count < LIMIT.rows:
-            self.script.note_call("input")
-            if count == 0 and not self._seen.weights:  # they are as they were made
-                self._weigh(0)
-            rows = self._seen.rows.setdefault(count, [])
-            if len(rows) < LIMIT.most_rows and not self._are_divided():
-                rows += _row_sums([each for each in tensors(given) if each.dim()])
+        if count >= LIMIT.rows or first_tensor(given) is None or is_capturing():
+            return
+        self.script.note_call("input")
+        if count == 0 and not self._seen.weights:  # they are as they were made
+            self._weigh(0)
+        rows = self._seen.rows.setdefault(count, [])
+        if len(rows) < LIMIT.most_rows and not self._are_divided():
+            rows += _row_sums([each for each in tensors(given) if each.dim()])
 
     def _weigh(self, step: int) -> None:
         if not self._are_divided():
@@ -109,19 +95,23 @@ class RankRecorder(Part):
         return any(hasattr(each, "device_mesh") for each in self.script.parameters())
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
-        self._stepped_at = clock()
         exchange = self.exchange.end_step(len(steps))
         for number, step in enumerate(steps, self.script.steps.count - len(steps) + 1):
             if number in LIMIT.weighed:
                 self._weigh(number)
-            if number == LIMIT.skipped:  # what one rank did before, and others waited for, explains no step
-                self.sampler.times.clear()
-                self._collectives = {key: Exchange(*key) for key in self._collectives}
             if self.rank is not None and len(self._steps) < LIMIT.kept:
-                self._steps.append((number, step, exchange, self._elements // len(steps)))
-        self._elements = 0
+                self._steps.append((number, step, exchange))
+        for call in self._called:
+            total = self._collectives.setdefault((call.name, call.where), Exchange(call.name, call.where))
+            total.count += 1
+            total.seconds += call.seconds
+            total.bytes += call.bytes
+        self._called.clear()
+        if self.script.steps.count == LIMIT.skipped:  # what others waited for before explains no step
+            self.sampler.times.clear()
+            self._collectives = {key: Exchange(*key) for key in self._collectives}
 
-    def _step(self, number: int, step: ScriptStep, exchange: StepExchange, elements: int) -> StepOfRank:
+    def _step(self, number: int, step: ScriptStep, exchange: StepExchange) -> StepOfRank:
         fed = step.forward_samples
         samples = fed if step.samples == self.world * fed else step.samples  # it may read for all ranks
         backward = step.spent["backward"]
@@ -132,7 +122,7 @@ class RankRecorder(Part):
         own = max(0.0, step.seconds - sum(known) - exchanged)
         timed = exchange.hidden, exchange.is_read, exchange.syncs
         parts = [*known, own, exchanged]
-        return StepOfRank(number, step.seconds, parts, *timed, samples, elements, sorted(step.marks))
+        return StepOfRank(number, step.seconds, parts, *timed, samples, step.elements, sorted(step.marks))
 
     def snapshot(self) -> State:
         """What was noted until now, for any thread."""
@@ -152,14 +142,14 @@ class RankRecorder(Part):
             inputs=self._sites("input"),
             part=self.part_now(),
             count=script.steps.count,
-            last_step_s=clock() - self._stepped_at,
+            last_step_s=clock() - script.steps.since,
             notes=[*script.notes, *script.files.notes],
             mechanisms=self.setting.proofs(),
         )
 
     def part_now(self) -> str:
         """What it does at this moment; calls of a model inside another one, `model.module`, are not seen."""
-        part = self.account.part_now()
+        part = self.evaluations.part_now()
         evaluates = any(not model.module.training for model in list(self.exchange.models))  # it may grow
         return messages.EVALUATION if part == messages.OWN and evaluates else part
 

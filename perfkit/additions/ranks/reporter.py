@@ -101,7 +101,7 @@ class RankReporter:
                     os._exit(1)
                 return
             sys.setswitchinterval(LIMIT.undisturbed_s)  # else the training goes on, and the look is in vain
-            before = recorder.sampler.look(recorder.thread.ident or 0, before)
+            before = recorder.sampler.look(recorder.script.steps.trainer, before)
             sys.setswitchinterval(LIMIT.switch_s)
             looks += 1
             if is_asked:
@@ -126,7 +126,7 @@ class RankReporter:
             Stack(part, [f"{spot.file}:{spot.line}" for spot in stack], seconds)
             for (part, stack), seconds in dict(recorder.sampler.times).items()
         ]
-        at = list(recorder.sampler.lines(sys._current_frames().get(recorder.thread.ident or 0)))
+        at = list(recorder.sampler.lines(sys._current_frames().get(recorder.script.steps.trainer)))
         return structs.replace(recorder.snapshot(), stacks=stacks, at=at)
 
     def end(self, failure: str = "") -> None:

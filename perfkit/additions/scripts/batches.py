@@ -27,8 +27,8 @@ class BatchLedger:
 
     def is_evaluating(self, loader: Any) -> bool:
         """Whether its next batch is for an evaluation, as far as can be told before it is used."""
-        is_new = _KIND not in loader.__dict__
-        return self.is_for_evaluation(loader) or (is_new and self._before_evaluation > 0)
+        kind = loader.__dict__.get(_KIND)
+        return bool(kind == _EVALUATION or (kind is None and self._before_evaluation > 0))
 
     def fetch(self, loader: Any, samples: int, is_first: bool) -> None:
         self._fetched.append(Fetched(loader, samples, is_first))

@@ -66,11 +66,7 @@ class Inquiry(Part):
         if not (script.looked_at.value and script.steps.in_backward) or is_capturing():
             return function(*args, **kwargs)
         checks.synchronize(script.device)  # with what comes before it in the backward pass
-        with script.doing(AGAIN):
-            try:
-                return function(*args, **kwargs)
-            finally:  # torch ends it by an exception, once it has what it needs
-                checks.synchronize(script.device)
+        return script.do(AGAIN, function, *args, **kwargs)
 
     def on_input(self, given: Any) -> None:
         if "torch._dynamo" in sys.modules and len(self.shapes) < LIMIT.most_shapes:
@@ -78,19 +74,22 @@ class Inquiry(Part):
             if tensor is not None:
                 self.shapes.add(tuple(tensor.shape))
         if self._script.looked_at.value and not is_capturing():
-            with self._script.doing(_LOOKS):
-                self.padding.append(max(_paddings(given), default=(0.0, 0.0, 0)))
+            self._script.do(_LOOKS, self._look_for_padding, given)
+
+    def _look_for_padding(self, given: Any) -> None:
+        self.padding.append(max(_paddings(given), default=(0.0, 0.0, 0)))
 
     def on_gradients(self) -> None:
-        if self._script.looked_at.value and self.rows is None and not is_capturing():
-            with self._script.doing(_LOOKS):
-                self.rows = _rows(self._script)
+        if self.rows is None and not is_capturing():
+            self.rows = self._script.do(_LOOKS, _rows, self._script)
 
     def on_graph(self, roots: Any) -> None:
         if self._script.looked_at.value:
-            with self._script.doing(_LOOKS):
-                self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, LIMIT.most_nodes))
-                self.is_on = dict(_modes(self._script))
+            self._script.do(_LOOKS, self._look_at_graph, roots)
+
+    def _look_at_graph(self, roots: Any) -> None:
+        self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, LIMIT.most_nodes))
+        self.is_on = dict(_modes(self._script))
 
 
 def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:

@@ -1,6 +1,7 @@
 """Data loaders: the one that feeds the training, what its data set holds, what a batch costs."""
 
 import contextlib
+import functools
 import inspect
 import mmap
 import os
@@ -41,19 +42,18 @@ class Watch:
         self._sampler = Sampler(lambda: script.part, script.place)
         self._looking: contextlib.ExitStack | None = None  # in a worker whose batches are watched
 
-    @contextlib.contextmanager
-    def fetching(self, fetcher: Any, indices: Any) -> Iterator[None]:
+    def fetch(self, plain: Any, fetcher: Any, indices: Any) -> Any:
+        """Fetches the samples of a batch."""
         script = self._script
         in_worker = data._utils.worker._worker_info is not None
         if in_worker and self._looking is None:
             self._looking = contextlib.ExitStack()
             self._looking.enter_context(self._sampler.running())
         collate = fetcher.collate_fn
-        fetcher.collate_fn = script.doing("collate")(collate)  # a context is a decorator, too
+        fetcher.collate_fn = functools.partial(script.do, "collate", collate)
         start, wall = own_time(), clock()
         try:
-            with script.doing("data set"):
-                yield
+            samples = script.do("data set", plain, fetcher, indices)
         finally:
             fetcher.collate_fn = collate
         self._here.batches += 1
@@ -67,6 +67,7 @@ class Watch:
                 part = self._folder / f"loading-{os.getpid()}.part"
                 part.write_bytes(msgspec.json.encode(self._here))
                 part.replace(part.with_suffix(".json"))
+        return samples
 
     def end_looking(self) -> None:
         """A batch is fetched that is not watched."""
@@ -201,52 +202,56 @@ class Loaders(Part):
         if before and before.has_begun:  # it goes on with the workers of the epoch before
             iterator._perfkit.loader.__dict__[_KEEPS_WORKERS] = True
         part = "evaluation" if self._ledger.is_for_evaluation(iterator._perfkit.loader) else "start"
-        self._script.tell(Part.on_fetch)
-        with self._script.doing(part):
-            plain(iterator, loader, *args, **kwargs)
+        self._script.fetching_since = self._script.fetching_since or clock()
+        self._script.do(part, plain, iterator, loader, *args, **kwargs)
+        iterator._perfkit.ended = SimpleNamespace(_workers=getattr(iterator, "_workers", []))
 
     def _end_workers(self, plain: Any, iterator: Any) -> None:
-        is_trainer = threading.current_thread() is self._script.steps.trainer
-        with self._script.doing("start") if is_trainer else contextlib.nullcontext():
+        if threading.get_ident() == self._script.steps.trainer:
+            self._script.do("start", plain, iterator)
+        else:
             plain(iterator)
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
         """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
-        with self._script.doing("sampler") if self._script.part == "waiting" else contextlib.nullcontext():
+        if self._script.looked_at.value and self._script.part == "waiting":
+            indices = self._script.do("sampler", plain, iterator)
+        else:
             indices = plain(iterator)
         iterator._perfkit.indices.append(indices)
         return indices
 
     def _fetch(self, plain: Any, iterator: Any) -> Any:
         script, epoch = self._script, iterator._perfkit
-        is_trainer = threading.current_thread() is script.steps.trainer
+        is_trainer = threading.get_ident() == script.steps.trainer
         if not is_trainer and script.steps.count:  # before the first step it is not known who trains
             script.note("batches are fetched in another thread than the training's: waiting is not seen")
         if not is_trainer or self._is_fetching:
             return plain(iterator)
         script.steps.begin()
-        script.tell(Part.on_fetch)
+        script.fetching_since = script.fetching_since or clock()
         is_evaluating = self._ledger.is_evaluating(epoch.loader)
         is_first = not epoch.has_begun
         epoch.has_begun = self._is_fetching = True
         part = "evaluation" if is_evaluating else "start" if is_first else "waiting"
         try:
-            with script.doing(part):
-                batch = plain(iterator)
+            batch = script.do(part, plain, iterator)
         finally:
             self._is_fetching = False
         indices: Any = epoch.indices.popleft() if epoch.indices else None
         count = len(indices) if isinstance(indices, list | tuple) else 0  # that of an iterable one is a wish
         samples = count if count and indices[0] is not None else size(batch, count)
         self._ledger.fetch(epoch.loader, samples, is_first)
+        if is_first:
+            script.tell(Part.on_epoch, epoch.loader, indices)
         if not torch.is_grad_enabled():
             script.tell(Part.on_evaluation)
-        is_seen = script.steps.are_first
-        self._batch_ids = {id(tensor) for tensor in tensors(batch)} if is_seen else set()
-        if is_seen and not is_evaluating and script.loader_pins:
-            script.are_pinned = any(tensor.is_pinned() for tensor in tensors(batch))
         if not is_evaluating:
-            script.iterator = SimpleNamespace(_workers=getattr(iterator, "_workers", []))
+            script.iterator = epoch.ended
+            if script.steps.are_first and script.loader_pins:
+                script.are_pinned = any(tensor.is_pinned() for tensor in tensors(batch))
+        if script.steps.are_first:
+            self._batch_ids = {id(tensor) for tensor in tensors(batch)}
         return batch
 
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -259,7 +264,7 @@ class Loaders(Part):
         wanted = script.toggles.get("non_blocking") and not flags and is_copy
         if wanted and not tensor.is_cuda and tensor.is_pinned():
             kwargs = {**kwargs, "non_blocking": True}
-        if is_copy and id(tensor) in self._batch_ids:
+        if is_copy and id(tensor) in self._batch_ids and script.steps.are_first:
             script.copies.append({**kwargs, "non_blocking": True} if any(flags) else kwargs)
             script.note_call("copy")
         return plain(tensor, *args, **kwargs)
@@ -273,8 +278,7 @@ class Loaders(Part):
     def _fetch_samples(self, plain: Any, fetcher: Any, possibly_batched_index: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
         if self._script.looked_at.value and self._script.part != "evaluation":
-            with self.watch.fetching(fetcher, possibly_batched_index):
-                return plain(fetcher, possibly_batched_index)
+            return self.watch.fetch(plain, fetcher, possibly_batched_index)
         self.watch.end_looking()
         self._looks += 1
         if self._looks > MOST_LOOKS:

@@ -303,5 +303,4 @@ def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
     for value in (*args[1:], *kwargs.values()):
         if isinstance(value, str | os.PathLike):
             script.files.before(Write(os.fsdecode(value)))
-    with script.doing("checkpoint"):
-        return plain(*args, **kwargs)
+    return script.do("checkpoint", plain, *args, **kwargs)

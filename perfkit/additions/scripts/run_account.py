@@ -16,12 +16,47 @@ from perfkit.additions.shared.clock import clock
 _KEPT = 4000  # plain steps of which each time is kept
 
 
-class RunAccount(Part):
+class Evaluations(Part):
+    """Knows whether the script evaluates; a part of it, which has nothing to do in a plain step."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._evaluating_since: float | None = None
+        self._has_evaluated = False  # a model has been set to, and none has trained since
+
+    def part_now(self) -> str:
+        """What the script does at this moment."""
+        return self._script.part or (messages.OWN if self._evaluating_since is None else messages.EVALUATION)
+
+    def on_mode(self, trains: bool) -> None:
+        if not trains:
+            self._script.note_call("eval mode")
+            self.on_evaluation()
+        elif self._has_evaluated:
+            self._script.steps.now.marks.add("eval()")  # what it has done meanwhile may be nothing
+        self._has_evaluated = not trains
+
+    def on_evaluation(self) -> None:
+        self._script.is_between = True
+        if self._evaluating_since is None:
+            self._evaluating_since = self._script.fetching_since or clock()
+
+    def on_training(self) -> None:
+        """An evaluation, if there was one, is over."""
+        if self._evaluating_since is not None:
+            spent = self._script.steps.now.spent
+            known = spent["checkpoint"] + spent["start"] + spent["evaluated"]
+            spent["evaluated"] += max(0.0, clock() - self._evaluating_since - known)
+        self._evaluating_since = None
+        self._has_evaluated = False
+
+
+class RunAccount(Evaluations):
     """Adds up the steps of a script while little but their time is looked at; a part of it."""
 
-    def __init__(self, script: Script, is_open: bool = True) -> None:
-        self._script = script
-        self._is_open = is_open  # from the first step on
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self._is_open = True  # from the first step on
         self._sees_memory = not script.settings["observers"]  # which is compared from outside
         self._plain = list[StepTime]()
         self._marked = list[ScriptStep]()
@@ -29,9 +64,6 @@ class RunAccount(Part):
         self._epochs = list[int]()
         self._count = 0
         self._imported_at = time.time()
-        self._fetching_since: float | None = None
-        self._evaluating_since: float | None = None
-        self._has_evaluated = False  # a model has been set to, and none has trained since
         self._bytes_before = self._evaluation_bytes = 0
         self._process = psutil.Process()
 
@@ -43,37 +75,13 @@ class RunAccount(Part):
         finally:
             self._is_open = False
 
-    def part_now(self) -> str:
-        """What the script does at this moment."""
-        return self._script.part or (messages.OWN if self._evaluating_since is None else messages.EVALUATION)
-
-    def on_fetch(self) -> None:
-        self._fetching_since = self._fetching_since or clock()
-
-    def on_mode(self, trains: bool) -> None:
-        if not trains:
-            self._script.note_call("eval mode")
-            self.on_evaluation()
-        elif self._has_evaluated:
-            self._script.steps.now.marks.add("eval()")  # what it has done meanwhile may be nothing
-        self._has_evaluated = not trains
-
     def on_evaluation(self) -> None:
         now = self._process.memory_info().rss if self._is_open and self._sees_memory else 0
         if self._evaluating_since is None:
-            self._evaluating_since = self._fetching_since or clock()
             self._bytes_before = now
         elif now:
             self._evaluation_bytes = max(self._evaluation_bytes, now - self._bytes_before)
-
-    def on_training(self) -> None:
-        """A forward or backward pass of the training begins: an evaluation, if there was one, is over."""
-        if self._evaluating_since is not None:
-            spent = self._script.steps.now.spent
-            known = spent["checkpoint"] + spent["start"] + spent["evaluated"]
-            spent["evaluated"] += max(0.0, clock() - self._evaluating_since - known)
-        self._fetching_since = self._evaluating_since = None
-        self._has_evaluated = False
+        super().on_evaluation()
 
     def on_end(self) -> None:
         self.on_training()

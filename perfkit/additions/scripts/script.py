@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.scripts.messages import Frame, Site, failed
 from perfkit.additions.shared.clock import clock
 from perfkit.process.failures import is_users
-from perfkit.worker.checks import FP32_PARTS, View, compile_counters, synchronize
+from perfkit.worker.checks import FP32_PARTS, View, compiled_graphs, synchronize
 
 MOST_LOOKS = 16  # first steps, calls of a role, batches of a process that are looked at: all would take long
 WAITING = ("waiting", "sampler", "data set", "collate")  # for a batch; made out where loading is looked at
@@ -36,6 +36,7 @@ class ScriptStep:
     seconds: float = 0.0
     samples: int = 0  # that were loaded
     forward_samples: int = 0  # in the model, without a loader
+    elements: int = 0  # of the inputs of models
     updated: float = 0.0  # seconds in optimizers
     spent: dict[str, float] = field(default_factory=functools.partial(defaultdict, float))  # seconds by part
     marks: set[str] = field(default_factory=set)  # `new epoch`, `evaluation`, `checkpoint`, `compilation`
@@ -47,7 +48,7 @@ class ScriptStep:
 
     def since(self, first: "ScriptStep") -> "ScriptStep":
         rest = copy.copy(self)
-        for name in ("seconds", "updated", "samples", "forward_samples", "marks"):
+        for name in ("seconds", "updated", "samples", "forward_samples", "elements", "marks"):
             setattr(rest, name, getattr(self, name) - getattr(first, name))
         rest.spent = defaultdict(float, {part: s - first.spent[part] for part, s in self.spent.items()})
         return rest
@@ -60,19 +61,16 @@ class StepDetector:
         self._listener = listener
         self._usual = usual  # samples of a step of which nothing tells
         self.count = 0
+        self.are_first = True  # whether fewer than three have ended
         self.began_at = 0.0  # `time.time()` at which the first step began
         self.since = clock()  # when the step under way began
         self.now = ScriptStep()
         self.in_backward = False
-        self.trainer = threading.main_thread()  # in Ray Train, and with `threading`, it is another one
+        self.trainer = threading.main_thread().ident or 0  # which trains: with Ray, it is another thread
         self._fed = dict[object, int]()  # samples by what changes the weights in a step, in its order
         self._first: ScriptStep | None = None
         self._is_over = False  # whether the step under way ends once something else begins
         self._is_loaded = True  # whether each step has had a batch: else one that is loaded serves several
-
-    @property
-    def are_first(self) -> bool:
-        return self.count < 3
 
     def begin(self) -> None:
         """Something begins that is part of a step; only here ends one that is made within a backward pass."""
@@ -82,13 +80,12 @@ class StepDetector:
             self.began_at = time.time()
             self.since = clock()
             self.now.spent.clear()
+            self.trainer = threading.get_ident()
 
     def updated(self, by: object) -> None:
         """The weights have been changed, by an optimizer or by the script itself."""
         if is_capturing():
             raise failed("captured")
-        if not self.in_backward:
-            self.trainer = threading.current_thread()
         if by in self._fed and by == next(reversed(self._fed)):
             self._is_over = True
         elif by not in self._fed and not self.count:  # one that shows up later is rarer
@@ -96,7 +93,10 @@ class StepDetector:
             self._first.seconds = clock() - self.since
         of_others = sum(self._fed.values()) - self._fed.get(by, 0)
         self._fed[by] = self.now.forward_samples - of_others
-        self.begin()
+        if not self._is_over:
+            self.begin()
+        elif not self.in_backward:
+            self._end()
 
     def _end(self) -> None:
         self.now.seconds = clock() - self.since
@@ -111,21 +111,23 @@ class StepDetector:
         self._is_over = False
         self._fed = dict.fromkeys(self._fed, 0)
         self.count += len(steps)
+        self.are_first = self.count < 3
         self._listener(steps)
         self.now = ScriptStep()
         self._first = None
         self.since = clock()
+        self.trainer = threading.get_ident()
 
 
 class Part:
     """A part of a script: these methods are called in the main thread, and a part has those that it needs."""
 
-    def on_fetch(self) -> None: ...  # a loader begins an epoch, or is asked for a batch
+    def on_epoch(self, loader: Any, indices: Any) -> None: ...  # the first batch of one has been loaded
     def on_evaluation(self) -> None: ...  # a model that does not train is called, or a batch has no gradients
     def on_mode(self, trains: bool) -> None: ...  # that of a model that trains is set, by `train` or `eval`
-    def on_training(self) -> None: ...  # a forward or backward pass of the training begins
+    def on_training(self) -> None: ...  # a pass of the training begins, which something else came before
     def on_input(self, given: Any) -> None: ...  # a model is called, the first time since a backward pass
-    def on_gradients(self) -> None: ...  # an optimizer is about to use them
+    def on_gradients(self) -> None: ...  # an optimizer is about to use them, in a step that is looked at
     def on_graph(self, roots: Any) -> None: ...  # any backward pass begins, from these tensors
     def on_backward(self) -> None: ...  # one begins that is not within another one
     def on_steps(self, steps: list[ScriptStep]) -> None: ...  # they have ended, the first two together
@@ -160,6 +162,8 @@ class Script(View, Part):
         self.samples_per_step = 0  # of a typical one
         self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
         self.is_timed = False  # whether the steps under way are timed: then nothing is walked or listed
+        self.is_between = False  # whether something else than the training has gone on since its last pass
+        self.fetching_since: float | None = None  # when a loader was asked, the first time since that pass
         self.part = ""  # what the main thread does at this moment; empty in code of the script's own
         self.looked_at = ctypes.c_bool.from_buffer(mmap.mmap(-1, 1))  # whether steps are; workers know it
         self._process = os.getpid()
@@ -180,23 +184,30 @@ class Script(View, Part):
         for method in self._methods[event]:
             method(*about)
 
-    @contextlib.contextmanager
-    def doing(self, part: str) -> Iterator[None]:
-        """Counts the time of a part of a step, without that of parts within it."""
+    def do(self, part: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function as a part of a step: counts its time, without that of parts within it."""
         outer = self.part
         outer_inner_s = self._inner_s
         self.part = part
         self._inner_s = 0.0
         start = clock()
         try:
-            yield
+            return function(*args, **kwargs)
+        finally:
             if self.looked_at.value and os.getpid() == self._process and not is_capturing():
                 synchronize(self.device)  # a line that waits next has only its own time
-        finally:
             took = clock() - start
             self.steps.now.spent[part] += took - self._inner_s
             self.part = outer
             self._inner_s = outer_inner_s + took
+
+    def begin_pass(self) -> None:
+        """A forward or backward pass of the training begins."""
+        self.fetching_since = None
+        if self.is_between:
+            self.is_between = False
+            self.tell(Part.on_training)
+        self.steps.begin()
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -216,7 +227,7 @@ class Script(View, Part):
             torch.backends.cudnn.benchmark = self.toggles["cudnn_benchmark"]
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
-        graphs = compile_counters().graphs
+        graphs = compiled_graphs()
         if graphs != self._graphs:
             self._graphs = graphs
             for step in steps:

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_map
 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import OWN, failed, limits
-from perfkit.additions.scripts.script import Part, Script, is_capturing
+from perfkit.additions.scripts.script import MOST_LOOKS, Part, Script, is_capturing
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.tensors import attributes, first_tensor, size, tensors
+from perfkit.additions.shared.tensors import attributes, first_tensor, samples, tensors
 
 LIMIT = limits("training")
 
@@ -28,9 +28,9 @@ class Models(Part):
         self.is_compiled = False
         self._trained_in_eval = set[nn.Module]()  # gradients have come back through them in that mode
         self._device_type = "cpu"  # a script's own answer would list all parameters
+        self._fed = 0  # samples of the largest input for the next backward pass
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
         self._rows = Counter[int]()  # of inputs of its layers that are [batch, features]
-        self._fed = 0  # samples of the largest input for the next backward pass
         hooks.listen(self, "models")
         self._calls = hooks.ModuleCalls(self._first_call)
 
@@ -97,27 +97,29 @@ class Models(Part):
             return call(*args, **kwargs)
         if not self._trains(model):
             return self._evaluated(model, call, *args, **kwargs)
-        script.tell(Part.on_training)
-        steps.begin()
+        script.begin_pass()
         if steps.are_first:
             call = functools.partial(self._examined, call)
-        with script.doing("forward"):
-            if script.toggles.get("amp") == "bf16":
-                with torch.autocast(self._device_type, dtype=torch.bfloat16):
-                    output = tree_map(_in_32_bits, call(*args, **kwargs))
-            else:
-                output = call(*args, **kwargs)
+        if script.toggles.get("amp") == "bf16":
+            call = functools.partial(self._in_bf16, call)
+        output = script.do("forward", call, *args, **kwargs)
+        given = first_tensor(args or kwargs)
         if not self._fed:
             script.tell(Part.on_input, args or kwargs)
-        self._fed = max(self._fed, size(args or kwargs, self._batch))
+            if given is not None:
+                steps.now.elements += given.numel()
+        self._fed = max(self._fed, samples(given, self._batch))
         return output
+
+    def _in_bf16(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(self._device_type, dtype=torch.bfloat16):
+            return tree_map(_in_32_bits, call(*args, **kwargs))
 
     def _evaluated(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
         script.tell(Part.on_evaluation)
         script.note_call("evaluation with gradients" if torch.is_grad_enabled() else "evaluation")
-        with script.doing("evaluation"):
-            output = self._followed(model, call, *args, **kwargs)
+        output = script.do("evaluation", self._followed, model, call, *args, **kwargs)
         if not model.training:
             script.steps.now.marks.add("evaluation")
         return output
@@ -193,15 +195,15 @@ class Updates(Part):
 
     def _backward(self, plain: Callable[..., None], tensors: Any, *args: Any, **kwargs: Any) -> None:
         script, steps = self._script, self._script.steps
-        steps.begin()
+        script.begin_pass()
         script.tell(Part.on_graph, tensors)
-        script.tell(Part.on_training)
         if args[1:2] == (True,) or kwargs.get("retain_graph"):
             script.note_call("retain_graph")
         if steps.in_backward:  # of a part that is computed again
             return plain(tensors, *args, **kwargs)
         script.tell(Part.on_backward)
-        script.note_call("backward")
+        if steps.count < MOST_LOOKS:
+            script.note_call("backward")
         makes_graph = args[2:3] == (True,) or bool(kwargs.get("create_graph"))
         if makes_graph:
             script.note_call("graph_of_gradients")
@@ -211,8 +213,7 @@ class Updates(Part):
             script.losses.append(root.detach().float().mean())
         steps.in_backward = True
         try:
-            with script.doing("backward"):
-                plain(tensors, *args, **kwargs)
+            script.do("backward", plain, tensors, *args, **kwargs)
             script.backwards += 1
             self._has_graph = makes_graph  # that of an earlier pass may be a part of what this one walked
             self._ended_at = clock()
@@ -263,7 +264,8 @@ class Updates(Part):
 
     def _step(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
-        script.note_call("step")
+        if script.steps.count < MOST_LOOKS:
+            script.note_call("step")
         start = clock()
         if self._last[0] is not optimizer:
             self._last = (optimizer, _trained_by(optimizer))
@@ -273,15 +275,17 @@ class Updates(Part):
             script.optimizers = list(self._optimizers.values())
         if args or kwargs:
             args, kwargs = tree_map(self._as_own, (args, kwargs))
-        script.tell(Part.on_gradients)
-        with script.doing("optimizer"):
-            result = plain(optimizer, *args, **kwargs)
+        if script.looked_at.value:
+            script.tell(Part.on_gradients)
+        result = script.do("optimizer", plain, optimizer, *args, **kwargs)
+        ended = clock()
+        script.steps.now.updated += ended - max(start, self._ended_at)
+        self._ended_at = ended
         if self._has_graph:  # nor has the optimizer used it
             script.unused_graphs += 1
             self._has_graph = False
-        script.steps.now.updated += clock() - max(start, self._ended_at)
-        self._ended_at = clock()
         if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
+            script.begin_pass()
             script.tell(Part.on_backward)
         script.steps.updated(trained)
         return result
@@ -289,8 +293,7 @@ class Updates(Part):
     def _as_own(self, given: Any) -> Any:
         # What a closure does, such as forward and backward, is not the optimizer's own work.
         def closure(*args: Any, **kwargs: Any) -> Any:
-            with self._script.doing(OWN):
-                result = given(*args, **kwargs)
+            result = self._script.do(OWN, given, *args, **kwargs)
             self._ended_at = clock()
             return result
 

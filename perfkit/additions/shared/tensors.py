@@ -49,8 +49,12 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def size(value: Any, batch: int = 0) -> int:
-    """The samples in the first tensor: its first dimension, or `batch` if its second has that size."""
-    tensor = first_tensor(value)
+    """The samples in the first tensor."""
+    return samples(first_tensor(value), batch)
+
+
+def samples(tensor: torch.Tensor | None, batch: int = 0) -> int:
+    """The samples in a tensor: its first dimension, or `batch` if its second has that size."""
     if tensor is None:
         return 0
     return batch if tensor.shape[1:2] == (batch,) else tensor.shape[0]

@@ -87,7 +87,6 @@ class Timed:
         self.modules = list
         self._unused = iter([unused] if isinstance(unused, int) else unused)
         self.rates = []
-        self._set_ddp_runtime_logging_sample_rate = self.rates.append
 
     def _logging_data(self):
         about = {"backward_compute_comm_overlap_time": 2 * MS, "backward_comm_time": 9 * MS}
@@ -100,6 +99,7 @@ def exchange_of(model, steps=0):
     script = SimpleNamespace(steps=SimpleNamespace(count=steps))
     exchange = DdpExchange(script, None)
     exchange.models[model] = SeenDdp("train.py:1", SimpleNamespace(ints_map={}, strs_map={}), ended=1)
+    exchange.rates.append(model.rates.append)
     return exchange
 
 
@@ -127,8 +127,12 @@ def test_a_pass_on_a_device_takes_as_long_as_the_device_says_not_as_its_launch()
 
 @pytest.mark.parametrize(("device", "rates"), [("cpu", [1, NEVER]), ("cuda", [])])
 def test_torch_times_passes_on_a_cpu_and_nothing_before_the_next_forward_pass(device, rates):
-    model = Timed(device, [1])
-    exchange = exchange_of(model)
+    model = Timed(device, [1, 1])
+    model.reducer = SimpleNamespace(_set_ddp_runtime_logging_sample_rate=model.rates.append)
+    model._set_ddp_runtime_logging_sample_rate = lambda rate: None
+    sampler = SimpleNamespace(lines=lambda frame: iter(()))
+    exchange = DdpExchange(SimpleNamespace(steps=SimpleNamespace(count=0)), sampler)
+    exchange.make(lambda model: None, model)
     exchange.backward(lambda: None)
     exchange.end_step(1)
     assert model.rates == rates

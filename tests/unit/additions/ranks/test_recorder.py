@@ -1,6 +1,5 @@
 """What a rank notes of itself."""
 
-import contextlib
 import threading
 from collections import defaultdict
 from types import SimpleNamespace
@@ -20,10 +19,12 @@ def recorder(parameters=()):
     """One of a rank whose script has these weights."""
     noted = RankRecorder.__new__(RankRecorder)
     noted.script = SimpleNamespace(
-        steps=SimpleNamespace(count=0), parameters=lambda: list(parameters), note_call=lambda role: None
+        steps=SimpleNamespace(count=0, since=0.0, trainer=threading.get_ident()),
+        parameters=lambda: list(parameters),
+        note_call=lambda role: None,
     )
     noted._seen = SimpleNamespace(rows={}, weights={})
-    noted._elements, noted.world, noted._steps = 0, 1, []
+    noted.world, noted._steps, noted._called = 1, [], []
     return noted
 
 
@@ -32,12 +33,12 @@ def test_an_exchange_that_was_not_read_takes_no_longer_than_the_backward_pass_it
     step = ScriptStep(seconds=1.0)
     step.spent |= {"backward": 0.3, "exchange": 0.2}
     usual, read = (StepExchange(0.5, 0.1, 1, is_read) for is_read in (False, True))
-    seen = recorder()._step(9, step, usual, 8)
+    seen = recorder()._step(9, step, usual)
     parts = dict(zip(PARTS, seen.parts, strict=True))
     assert (seen.is_read, seen.hidden, seen.syncs) == (False, 0.1, 1)
     assert (parts["backward"], parts["exchange"]) == pytest.approx((0.0, 0.5))
     assert parts["own code"] == pytest.approx(0.5)
-    on_gpu = recorder()._step(9, step, read, 8)
+    on_gpu = recorder()._step(9, step, read)
     assert on_gpu.parts[-1] == pytest.approx(0.7), "the device may take longer than its launch"
 
 
@@ -83,9 +84,10 @@ def test_ranks_tell_gpus_apart_that_each_of_them_calls_the_first_one(monkeypatch
     monkeypatch.setattr(recorders.socket, "gethostname", lambda: "node1")
     noted = recorder()
     about = {"loader": None, "sites": defaultdict(list), "notes": [], "files": SimpleNamespace(notes=[])}
-    noted.script = SimpleNamespace(**about, device=torch.device("cuda:0"), steps=SimpleNamespace(count=9))
-    noted.rank, noted._seen, noted._collectives, noted._stepped_at = 1, State(rank=0), {}, 0.0
-    noted.account = SimpleNamespace(part_now=lambda: "own code")
+    steps = SimpleNamespace(count=9, since=0.0)
+    noted.script = SimpleNamespace(**about, device=torch.device("cuda:0"), steps=steps)
+    noted.rank, noted._seen, noted._collectives = 1, State(rank=0), {}
+    noted.evaluations = SimpleNamespace(part_now=lambda: "own code")
     noted.exchange = SimpleNamespace(models={}, ddps=list)
     noted.setting = SimpleNamespace(proofs=list)
     said = []
@@ -106,7 +108,7 @@ def test_what_a_rank_does_is_told_while_the_script_makes_another_model():
             return SimpleNamespace(training=True)
 
     models[Model()] = None
-    noted.account = SimpleNamespace(part_now=lambda: OWN)
+    noted.evaluations = SimpleNamespace(part_now=lambda: OWN)
     noted.exchange = SimpleNamespace(models=models)
     assert noted.part_now() == OWN and len(models) == 2
 
@@ -115,8 +117,8 @@ def collecting():
     """One that sees collectives, at a line of its script."""
     noted = recorder()
     noted.sampler = SimpleNamespace(times={("own code", ()): 30.0}, lines=lambda frame: iter(["train.py:8"]))
-    noted.thread, noted._collectives, noted._seen = threading.current_thread(), {}, State(rank=0)
-    noted.script.part, noted.script.doing = "", lambda part: contextlib.nullcontext()
+    noted._collectives, noted._seen = {}, State(rank=0)
+    noted.script.part, noted.script.do = "", lambda part, function, *given: function(*given)
     return noted
 
 
@@ -141,6 +143,18 @@ def test_what_was_before_the_steps_that_are_told_is_forgotten():
     assert (exchange.count, exchange.bytes) == (1, 24)
 
 
+def test_there_are_as_many_calls_as_steps_though_each_comes_after_its_step():
+    """As the mean of a loss over all ranks does: that of the last step is in one that has not ended."""
+    noted = collecting()
+    noted.exchange, noted.rank = SimpleNamespace(end_step=lambda count: StepExchange()), 0
+    for _ in range(LIMIT.skipped + 4):
+        noted.script.steps.count += 1
+        noted.on_steps([ScriptStep(seconds=1.0)])
+        noted._collective("all_reduce", lambda tensor: None, torch.ones(1))
+    (exchange,) = noted._collectives.values()
+    assert exchange.count == 4
+
+
 class Opaque:
     """As a group of processes."""
 
@@ -159,7 +173,7 @@ class Opaque:
 def test_bytes_of_a_collective_are_those_of_the_tensors_that_it_is_given_first(given, size):
     noted = collecting()
     noted._collective("all_gather", lambda *given: None, *given)
-    (exchange,) = noted._collectives.values()
+    (exchange,) = noted._called
     assert (exchange.count, exchange.bytes) == (1, size)
 
 
@@ -179,7 +193,7 @@ def test_a_rank_trains_on_the_rows_that_its_model_is_given_where_it_reads_those_
     noted = recorder()
     noted.world = world
     step = ScriptStep(seconds=1.0, samples=loaded, forward_samples=fed)
-    assert noted._step(9, step, StepExchange(), 8).samples == samples
+    assert noted._step(9, step, StepExchange()).samples == samples
 
 
 def test_steps_are_noted_as_they_are_and_told_once_they_are_asked_for():
@@ -187,11 +201,12 @@ def test_steps_are_noted_as_they_are_and_told_once_they_are_asked_for():
     noted = collecting()
     noted.exchange = SimpleNamespace(end_step=lambda count: StepExchange(exposed=0.25))
     noted.rank = 1
-    step = ScriptStep(seconds=1.0, samples=8)
+    step = ScriptStep(seconds=1.0, samples=8, elements=16)
     step.spent |= {"backward": 0.5}
     noted.script.steps.count = 9
     noted.on_steps([step])
-    ((number, seen, exchange, elements),) = noted._steps
-    assert (number, seen, elements) == (9, step, 0)
-    told = noted._step(number, seen, exchange, elements)
-    assert (told.number, told.samples, told.parts[2], told.parts[-1]) == (9, 8, 0.25, 0.25)
+    ((number, seen, exchange),) = noted._steps
+    assert (number, seen) == (9, step)
+    told = noted._step(number, seen, exchange)
+    assert (told.number, told.samples, told.elements) == (9, 8, 16)
+    assert (told.parts[2], told.parts[-1]) == (0.25, 0.25)

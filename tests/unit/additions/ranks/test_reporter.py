@@ -36,10 +36,11 @@ class Line:
 def reporting(number, local):
     """The reporter of one of two ranks, of which its node has so many; what it says, and what is noted."""
     line, notes = Line(), []
-    script = SimpleNamespace(steps=SimpleNamespace(count=9), note=notes.append)
+    steps = SimpleNamespace(count=9, trainer=threading.get_ident())
+    script = SimpleNamespace(steps=steps, note=notes.append)
     sampler = SimpleNamespace(look=lambda ident, before: before + 1.0, times={}, lines=lambda frame: [])
-    about = {"thread": threading.current_thread(), "part_now": lambda: "forward"}
-    known = SimpleNamespace(script=script, sampler=sampler, snapshot=lambda: State(rank=number), **about)
+    about = {"part_now": lambda: "forward", "snapshot": lambda: State(rank=number)}
+    known = SimpleNamespace(script=script, sampler=sampler, **about)
     reporter = RankReporter(known, Hello(rank=number, world=2, local=local, pid=1, restart=0), line)
     line.over = reporter._over.set
     return reporter, line, notes

@@ -73,7 +73,7 @@ def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
     models = Models.__new__(Models)
     models._script, models._device_type, models._fed, models._batch = script, "cpu", 0, 0
     monkeypatch.setattr(Script, "parameters", lambda script: pytest.fail("they were listed"))
-    script.steps.count = 3  # the first ones are examined
+    script.steps.are_first = False  # these are examined
     inside = []
 
     def call(given):

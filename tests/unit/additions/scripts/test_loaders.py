@@ -46,8 +46,7 @@ def script(tmp_path, monkeypatch):
 
 def fetch(watch, times):
     for _ in range(times):
-        with watch.fetching(SimpleNamespace(collate_fn=list), [0, 1]):
-            pass
+        watch.fetch(lambda fetcher, indices: None, SimpleNamespace(collate_fn=list), [0, 1])
 
 
 def test_a_worker_is_looked_at_through_all_its_watched_batches(script):
@@ -85,7 +84,7 @@ def test_samples_of_a_batch_are_those_that_the_sampler_has_asked_for(indices, sh
     script.steps.begin()
     watching = loaders.Loaders.__new__(loaders.Loaders)
     watching._script, watching._ledger, watching._is_fetching = script, BatchLedger(), False
-    epoch = SimpleNamespace(loader=SimpleNamespace(), indices=deque([indices]), has_begun=True)
+    epoch = SimpleNamespace(loader=SimpleNamespace(), indices=deque([indices]), has_begun=True, ended=None)
     watching._fetch(lambda iterator: torch.zeros(shape), SimpleNamespace(_perfkit=epoch))
     ((fetched,), _) = watching._ledger.backward()
     assert fetched.samples == samples
@@ -101,14 +100,12 @@ def test_a_worker_sees_that_steps_are_looked_at_and_waits_for_no_device(monkeypa
     child = os.fork()
     if not child:
         theirs.recv()
-        with script.doing("data set"):
-            theirs.send(script.looked_at.value)
+        script.do("data set", lambda: theirs.send(script.looked_at.value))
         theirs.send(len(waits))
         theirs.recv()
         script.looked_at.value = False
         os._exit(0)
-    with script.doing("forward"):
-        pass
+    script.do("forward", lambda: None)
     ours.send("the parent has ended its part")
     assert (ours.recv(), ours.recv(), len(waits)) == (True, 0, 1)
     ours.send("a worker may end it, too")
