@@ -234,10 +234,12 @@ def _explicit(seen: RankSymptoms) -> Iterator[tuple[Exchange, float]]:
     if seen.lateness is None:
         return
     known = [{(each.name, each.where): each for each in state.exchanges} for state in seen.states]
-    for key in set.intersection(*map(set, known)):
+    for key, exchange in known[0].items():
+        if not all(key in each for each in known):
+            continue
         pairs = zip(known, seen.states, strict=True)
         step_s = min(each[key].seconds / state.told for each, state in pairs)
-        yield known[0][key], step_s / seen.lateness.step_s
+        yield exchange, step_s / seen.lateness.step_s
 
 
 def _collectives(seen: RankSymptoms) -> Found:

@@ -280,6 +280,15 @@ def test_steps_that_are_told_are_a_part_of_all_in_which_a_collective_was_called(
     assert found(states)["collective_in_each_step"].share == pytest.approx(0.1)
 
 
+def test_equal_findings_stand_in_the_order_of_the_first_rank():
+    """They had that of a set, which changed from run to run."""
+    called = [Exchange("barrier", f"train.py:{line}", 20, 4.0) for line in range(9, 0, -1)]
+    states = [msgspec.structs.replace(state, exchanges=called) for state in ranks(0.8, 0.8)]
+    seen = RankSymptoms(states, lateness(states), 2, 2)
+    lines = [each.where for each in causes.findings(seen) if each.cause == "collective_in_each_step"]
+    assert lines == [f"train.py:{line}" for line in range(9, 0, -1)]
+
+
 def test_what_one_rank_sends_another_is_no_collective_to_leave_out():
     states = [
         msgspec.structs.replace(state, ddps=[], exchanges=[Exchange("recv", "train.py:8", 20, 8.0)])
