@@ -8,11 +8,11 @@ import codecs
 import itertools
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from perfkit.additions.scripts.messages import Frame
-from perfkit.errors import PerfkitError
 
 
 class Refused(Exception):
@@ -20,25 +20,29 @@ class Refused(Exception):
 
 
 class SourceFile:
-    """A parsed file. The methods add to `edits`, or raise `Refused` for what they cannot find or place."""
+    """A file. The methods add to `edits`, or raise `Refused` for what they cannot find or place."""
 
     def __init__(self, path: str, data: bytes) -> None:
         # Positions do not count the byte order mark that some editors write.
         self._mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
         data = data.removeprefix(self._mark)
         self.data, self.name = data, Path(path).name
+        self.text = data.decode(errors="replace")
         self.edits: list[tuple[int, int, str]] = []
         """Start and end of the bytes that a text replaces; it is inserted where both are the same."""
-        try:
-            self.text = data.decode()
-            self._tree = ast.parse(self.text)
-        except (SyntaxError, ValueError) as problem:
-            raise PerfkitError(f"cannot read {path} as Python in UTF-8: {problem}", "Correct it") from None
         self.lines = data.splitlines(keepends=True)
         self._starts = [0, *itertools.accumulate(map(len, self.lines))]
         self._end = "\r\n" if b"\r\n" in data else "\n"
 
     # ------------------------------------------------------------ finding
+
+    @cached_property
+    def _tree(self) -> ast.Module:
+        """Parsed when it is edited: the others may be in any encoding that Python knows."""
+        try:
+            return ast.parse(self.data.decode())
+        except (SyntaxError, ValueError) as problem:
+            raise Refused(f"{self.name} cannot be read as Python in UTF-8: {problem}") from None
 
     def call_at(self, frame: Frame) -> ast.Call:
         end = (frame.end_line, frame.end_column)  # where no other call ends

@@ -216,6 +216,21 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
     assert result.refused == {"workers": "the call seen at train.py:1 is not in the file now; run it again"}
 
 
+def test_a_module_in_another_encoding_refuses_only_its_own_edits(tmp_path):
+    """It is in the stack of a call that is edited; a whole patch failed because of it."""
+    helper = tmp_path / "helper.py"
+    helper.write_bytes("# -*- coding: latin-1 -*-\nmake()  # für alle\nnet(x)\n".encode("latin-1"))
+    (tmp_path / "train.py").write_text("loader = DataLoader(d)\n")
+    made = frame(tmp_path / "train.py", "loader = DataLoader(d)\n", "DataLoader(")
+    of_helper = Frame(str(helper), 2, 2, 0, 6)
+    sites = [Site("loader", [made, of_helper]), Site("optimizer", [of_helper])]
+    known = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites)
+    result = patching.edit(Launch("train.py"), {"workers": 1, "optimizer_impl": "fused"}, known)
+    assert after(result) == "loader = DataLoader(d, num_workers=1, persistent_workers=True)\n"
+    (reason,) = result.refused.values()
+    assert reason.startswith("helper.py cannot be read as Python in UTF-8")
+
+
 def test_a_diff_never_undoes_what_was_changed_meanwhile(tmp_path):
     result = patched(tmp_path, LOOP, {"workers": 4}, ROLES)
     (tmp_path / "train.py").write_text(LOOP.replace("0.1", "0.3"))

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from perfkit.additions.patch.source import Refused, SourceFile
 from perfkit.additions.scripts.messages import Frame
-from perfkit.errors import PerfkitError
 
 
 def added(text):
@@ -53,8 +52,8 @@ def test_what_cannot_be_added_is_refused(text, reason):
 
 @pytest.mark.parametrize("data", [b"def f(:\n", "x = 'ä'\n".encode("latin-1")])
 def test_what_is_no_python_in_utf_8(data):
-    with pytest.raises(PerfkitError, match="cannot read train.py as Python in UTF-8"):
-        SourceFile("train.py", data)
+    with pytest.raises(Refused, match="train.py cannot be read as Python in UTF-8"):
+        SourceFile("train.py", data).add_after_imports("torch.set_num_threads(1)")
 
 
 @pytest.mark.parametrize(
