@@ -10,6 +10,7 @@ two cores, torch 2.15). So a measurement that renews its processes uses a new ge
 
 import contextlib
 import ctypes
+import errno
 import importlib
 import itertools
 import multiprocessing
@@ -55,7 +56,8 @@ class About:
 class Forked:
     """A child of a zygote. A pipe tells its process id, and later its exit code.
 
-    `check` is called while the id is awaited; it raises if the child is no longer wanted.
+    `check` is called while the id is awaited; it raises if the child is no longer wanted. An OSError is
+    raised if the zygote could not fork.
     """
 
     def __init__(self, status: int, check: Callable[[], None]) -> None:
@@ -65,10 +67,12 @@ class Forked:
         try:
             while not wait([status], POLL_S):
                 check()
+            self.pid = self._number()  # None if the zygote has ended
+            if self.pid is not None and self.pid < 0:  # an error's number in its place
+                raise OSError(-self.pid, os.strerror(-self.pid))
         except BaseException:
             self.close()
             raise
-        self.pid = self._number()  # None if the zygote has ended
 
     def _number(self) -> int | None:
         data = os.read(self._status, _NUMBER.size)
@@ -254,14 +258,20 @@ class _Server:
         if not request:
             self._end_all()
         line, status = descriptors
-        pid = os.fork()
-        if not pid:
+        try:
+            pid = os.fork()
+        except OSError as problem:  # too many processes: those that are there go on
+            pid = -(problem.errno or errno.EAGAIN)
+        if pid == 0:
             self._leave(status)
             _become(Connection(line))
         os.close(line)
-        self._children[pid] = status
         with contextlib.suppress(BrokenPipeError):  # the parent no longer waits for this child
             os.write(status, _NUMBER.pack(pid))
+        if pid > 0:
+            self._children[pid] = status
+        else:
+            os.close(status)
 
     def _leave(self, status: int) -> None:
         """Closes the zygote's files and resets its signal handlers in a new child."""

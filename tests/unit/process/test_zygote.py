@@ -5,6 +5,7 @@ import fcntl
 import os
 import resource
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -94,6 +95,21 @@ def test_that_a_request_does_not_arrive_means_that_the_zygote_has_ended(monkeypa
         forked = one.fork(line, lambda: None)
     forked.close()
     assert forked.pid is None
+
+
+def test_a_zygote_that_cannot_fork_says_why_and_goes_on(monkeypatch):
+    """It ended, and with it all measuring processes that it had forked."""
+    one = object.__new__(zygote.Zygote)
+    one._socket, theirs = zygote.socket.socketpair()
+    one._lock, one._children = zygote.threading.Lock(), []
+    server = object.__new__(zygote._Server)
+    server._requests, server._children = theirs, {}
+    problem = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    monkeypatch.setattr(zygote.os, "fork", Mock(side_effect=problem))
+    line, other = child.Pipe()
+    with line, other, one._socket, theirs, pytest.raises(BlockingIOError, match=os.strerror(errno.EAGAIN)):
+        one.fork(line, server._fork)
+    assert server._children == {}
 
 
 def test_a_child_is_noted_under_the_lock():
