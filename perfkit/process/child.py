@@ -50,10 +50,10 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         # Checked before the line is read, so that no last message is lost; its workers keep the line open.
         death = self.death()
         try:
-            if not self.line.closed and self.line.poll(POLL_S):
+            if self.line.poll(POLL_S):
                 return self.line.recv()  # type: ignore[no-any-return]
-        except (EOFError, OSError):
-            time.sleep(POLL_S)  # the process is about to end
+        except (EOFError, OSError):  # the process is about to end, or was stopped
+            time.sleep(POLL_S)
         return death
 
     def death(self) -> RunFailed | None:
@@ -156,6 +156,8 @@ class Child(Conversation):
         self.tree = Tree(self._process.pid or 0)
 
     def death(self) -> RunFailed | None:
+        if self._process.is_closed:
+            return RunFailed("the measuring process was stopped before this was asked")
         code = self._process.exit_code()
         if code is None:
             return None

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfkit.errors import Cancelled, TookTooLong
+from perfkit.errors import Cancelled, RunFailed, TookTooLong
 from perfkit.process import child, zygote
 from perfkit.process.locks import check_cancelled
 from perfkit.process.tree import Tree
@@ -68,6 +68,19 @@ def test_a_question_that_is_not_answered_in_time_has_an_error_for_itself():
     """It is told from a crash."""
     with pytest.raises(TookTooLong, match="time limit"):
         Silent(lambda phase: None, None, timeout_s=1e-6).ask("anything")
+
+
+def test_a_process_that_was_stopped_answers_nothing_more():
+    """It was asked without end, and all the time."""
+    line, other = child.Pipe()
+    stopped = object.__new__(child.Child)
+    child.Conversation.__init__(stopped, lambda phase: None, None, timeout_s=1.0)
+    stopped.line, stopped.tree = line, SimpleNamespace(resume=lambda: None)
+    stopped._process = SimpleNamespace(is_closed=True, exit_code=lambda: None)
+    with other:
+        line.close()
+    with pytest.raises(RunFailed, match="was stopped before"):
+        stopped.ask("slice")
 
 
 def test_an_end_that_a_second_ctrl_c_interrupts_ends_everything_when_it_is_called_again(monkeypatch):
