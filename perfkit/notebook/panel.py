@@ -107,7 +107,12 @@ class Panel(Sectioned):
         if job and in_colab():
             self.status.attempt(job.run)
         elif job:
-            threading.Thread(target=self.status.attempt, args=[job.run], daemon=True).start()
+            thread = threading.Thread(target=self.status.attempt, args=[job.run], daemon=True)
+            try:
+                thread.start()
+            except BaseException:  # there are too many threads: the panel must not stay busy
+                job.stop()
+                raise
 
     def button(self, label: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
         """A button; tests and styles know it by the first word of its label: `pk-run`."""

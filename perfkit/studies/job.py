@@ -77,12 +77,13 @@ class Job:
         """Does the work in this thread.
 
         Raises:
-            Stopped: `stop` was called.
+            Stopped: `stop` was called, even before this.
             KeyboardInterrupt: Ctrl-C, or the kernel's stop button, was pressed.
             Exception: what went wrong.
         """
         try:
-            self._end(self._outcome())
+            if self._begins():
+                self._end(self._outcome())
         finally:
             self.ended.set()
         if self.problem:
@@ -92,9 +93,14 @@ class Job:
         """Asks it to end soon; runs that are finished are kept."""
         self._stop.set()
         with self._lock:
-            if self.state != "running":
+            if self.state == "idle":  # it never begins
+                self.state = "stopped"
+                self.problem = Stopped()
+                self.ended.set()
+            elif self.state == "running":
+                self.state = "stopping"
+            else:
                 return
-            self.state = "stopping"
         self._changed(self, None)
 
     def check(self) -> None:
@@ -102,10 +108,14 @@ class Job:
         if self._stop.is_set():
             raise Stopped(self.runs)
 
+    def _begins(self) -> bool:
+        with self._lock:
+            if self.state == "idle":
+                self.state = "running"
+            return self.state == "running"
+
     def _outcome(self) -> State:
         try:
-            with self._lock:
-                self.state = "running"
             self._changed(self, None)
             self._work(self)
             self.check()

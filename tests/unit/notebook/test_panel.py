@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import types
+from unittest.mock import Mock
 
 import ipywidgets
 import msgspec
@@ -176,6 +177,17 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
     go.set()
     cell.join(60)
     assert len(study.plans) == 2
+
+
+def test_a_panel_whose_thread_cannot_start_is_not_busy(monkeypatch):
+    study = FakeStudy(monkeypatch)
+    panel = pk.LadderPanel(["data_loading"])
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        press(panel, "pk-run")
+    assert not panel.is_busy and "can't start new thread" in words(panel).replace("&#x27;", "'")
+    panel.run()
+    assert len(study.plans) == 1
 
 
 def test_stop_keeps_what_was_finished_and_a_cell_run_again_stops_the_panel_before(monkeypatch):

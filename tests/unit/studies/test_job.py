@@ -47,6 +47,16 @@ def test_its_runs_come_as_they_end():
     assert job.ended.is_set() and job.problem is None
 
 
+def test_stopped_before_it_begins_it_has_ended_and_never_begins():
+    """A panel whose thread could not start stayed busy for ever."""
+    job, states = followed(lambda job: pytest.fail("it began"))
+    job.stop()
+    assert job.ended.is_set() and states == ["stopped"]
+    with pytest.raises(Stopped):
+        job.run()
+    assert states == ["stopped"]
+
+
 @pytest.mark.parametrize("notices", [True, False], ids=["the work raises", "the work comes back"])
 def test_stopped_it_raises_with_what_was_finished_whatever_the_work_does(notices):
     def work(job):
