@@ -60,9 +60,9 @@ class StagePanel(LadderPanel):
 
     def _completed(self, plan: Plan) -> Plan:
         plan = plan.trying(below=True)
-        self._decided = decisions.decided(self.store, plan)
         if not plan.recorded:
-            climbed = decisions.settings(self._decided, below(self.optimization.name))
+            decided = decisions.decided(self.store, plan)
+            climbed = decisions.settings(decided, below(self.optimization.name))
             plan = plan.trying(settings={**climbed, **plan.ladder.settings})
         staging.all_stages(plan.source())  # raises where the loop below the stage cannot run
         return plan
@@ -119,11 +119,11 @@ class StagePanel(LadderPanel):
             where = "Choose a place that measures in the menu Where, then press Run"
             raise InvalidValue(f"{what}: only your own result can be kept or dropped", where)
         decisions.decide(self.store, self.plan, run, run.previous(self.runs), kept)
-        self._decided = decisions.decided(self.store, self.plan)
         self._show_climb()
 
     def _show_climb(self) -> None:
-        climbed = " · ".join(_kept_in_words(self._decided[name]) for name in LADDER if name in self._decided)
+        decided = decisions.decided(self.store, self.plan)
+        climbed = " · ".join(_kept_in_words(decided[name]) for name in LADDER if name in decided)
         below = staging.all_stages(self.plan.source())[0].recipe
         switched = below.describe(Recipe(batch_size=self.plan.subject.size.batch_size))
         words = f"The climb so far: {climbed}. This stage is measured on top of {switched}."
