@@ -7,7 +7,7 @@ from perfkit import registry
 from perfkit.ladder.catalogue import optimization
 from perfkit.recipe import Recipe
 from perfkit.studies.here import ThisMachine
-from perfkit.studies.sources import Plan, Request, Source
+from perfkit.studies.sources import Plan, Request, Source, names_of
 
 
 class Where(TypedDict, total=False):
@@ -45,9 +45,10 @@ def plan(
         InvalidValue: a name or value that is not allowed.
     """
     recipe = Recipe().replace(**(settings or {}))
-    for name in stages or ():
+    names = None if stages is None else names_of(stages)
+    for name in names or ():
         optimization(name)
-    request = Request(workload, preset, stages, device, dict(options or {}), host)
+    request = Request(workload, preset, names, device, dict(options or {}), host)
     prefix, separator, _ = (device or "").partition(":")
     reference = registry.table("SOURCES").get(prefix) if separator else None
     source: type[Source] = registry.load(reference) if reference else ThisMachine

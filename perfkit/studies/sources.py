@@ -29,6 +29,11 @@ from perfkit.worker.messages import Description, DeviceFacts
 SessionT_co = TypeVar("SessionT_co", bound="Session", default="Session", covariant=True)
 
 
+def names_of(given: Sequence[str]) -> tuple[str, ...]:
+    """Names that a user gives; a text is one name, not the name of each of its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 class Study(StrEnum):
     """What runs are asked for, in the words of an error. A source may refuse some; additions have others."""
 
@@ -214,7 +219,7 @@ class Plan(Generic[SessionT_co]):
 
     def keeping(self, stages: Sequence[str]) -> Self:
         """The same, where these stages are kept even if they are not faster."""
-        names = [optimization(name).name for name in stages]
+        names = [optimization(name).name for name in names_of(stages)]
         at_once = [name for name, parts in TOGETHER.items() if set(parts) <= set(self.ladder.stages)]
         for name in names:
             if name not in (*self.ladder.stages, *at_once):

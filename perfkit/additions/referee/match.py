@@ -21,7 +21,7 @@ from perfkit.results import Comparison, Pairing, Raw, Run, RunStore
 from perfkit.studies import record
 from perfkit.studies.compare import Candidate, compared, rule_of_two, stages_of
 from perfkit.studies.sides import Side
-from perfkit.studies.sources import Plan, Progress, Study
+from perfkit.studies.sources import Plan, Progress, Study, names_of
 from perfkit.worker.messages import Trained
 
 
@@ -85,10 +85,11 @@ class Match(NamedTuple):
 
 def matched(a: ScriptSide, b: ScriptSide, terms: Terms, settings: Collection[str] = ()) -> Match:
     """Two sides as a match, of which `b` has these switches; allowed differences must exist."""
-    allowed = set(terms.allowed)
+    given = names_of(terms.allowed)
+    allowed = set(given)
     if "batch_size" in settings:  # it changes what a step trains on
         allowed |= {"samples", "updates", "losses"}
-    for name in terms.allowed:
+    for name in given:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
     if a.title == b.title:  # a source knows a stage by its title

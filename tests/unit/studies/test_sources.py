@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from perfkit.studies.planning import plan
 from perfkit.studies.sources import Progress
 
 
@@ -26,3 +27,10 @@ def test_parts_are_parts_of_the_one_around_them():
         progress.share("reading", 1.0)
     assert said[0].fraction == 0.75
     assert said[0].describe() == "reading", "before the first stage there is only the phase"
+
+
+def test_a_single_name_is_one_and_not_the_name_of_each_letter():
+    """`plan(stages="amp")` said that there is no stage 'a'."""
+    ladder = plan("cifar_resnet18", "smoke", "amp", device="cpu")
+    assert ladder.ladder.stages == ("amp",)
+    assert ladder.keeping("amp").ladder.keep == ("amp",)

@@ -510,6 +510,7 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
     match = with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, Terms("smoke"))
     assert (match.a.title, match.b.title) == ("the unchanged script", "batch_size=8, compile=on")
     assert (match.b.changes["batch_size"], match.allowed) == (8, {"samples", "updates", "losses"})
+    assert two_scripts(a, b, Terms(allowed="samples")).allowed == {"samples"}
     with pytest.raises(InvalidValue, match="unknown difference 'sample'"):
         two_scripts(a, b, Terms(allowed=["sample"]))
     with pytest.raises(InvalidValue, match="unknown script 'c.py'"):
