@@ -6,6 +6,7 @@ often as the budget allows, because equal processes differ for as long as they l
 
 from collections.abc import Sequence
 
+from perfkit.errors import TrainingEnded
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
 from perfkit.process import zygote
@@ -67,11 +68,17 @@ class Measurement:
 
     def _in_turns(self, sides: Sequence[Side]) -> set[int]:
         pids: set[int] = set()
+        ended: TrainingEnded | None = None
         for side in self._machine.shuffled(sides):
             with self._starter.alive([side]) as mine:
                 pids |= mine
-                self._turn(side)
-                self._slices.measure_once([side])
+                try:
+                    self._turn(side)
+                    self._slices.measure_once([side])
+                except TrainingEnded as problem:  # the others have their turn all the same
+                    ended = problem
+        if ended:
+            raise ended
         return pids
 
     def _turn(self, side: Side) -> None:

@@ -149,6 +149,7 @@ def _raw(side: Side, parts: list[list[Round]]) -> Raw:
 def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
     pairing = run.pairing("previous") or run.pairing("baseline")
+    yield from side.remarks
     rooms = pairing.in_two_rooms if pairing else None
     if rooms:
         quiet, noisy = (f"{room.ratio:.2f}× ({room.low:.2f}–{room.high:.2f})" for room in rooms)

@@ -8,7 +8,7 @@ somebody else, and each finds its own queue as it left it.
 import itertools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfkit.errors import PerfkitError
@@ -28,6 +28,8 @@ class Side:
     child: Conversation | None = None  # the processes that train now
     cached: list[Block] = field(default_factory=list)  # slices on a batch that is already on the device
     peak: Peak | None = None
+    was_asked: bool = False  # for what is asked once: slices on a cached batch, and the peak
+    remarks: list[str] = field(default_factory=list)
     gpu_utilization: list[float] = field(default_factory=list)
     gpu_bytes: int = 0  # GPU memory that its process takes, measured from outside
 
@@ -43,6 +45,12 @@ class Side:
         if self.child:
             self.child.stop()
         self.child = None
+
+
+def pids_of(sides: Iterable[Side]) -> set[int]:
+    """The processes of the sides that are alive."""
+    children = [side.child for side in sides if side.child]
+    return {pid for child in children for pid in child.pids()}
 
 
 @dataclass

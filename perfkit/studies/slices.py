@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side
-from perfkit.worker.messages import Block
+from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side, pids_of
 
 MOSTLY = 0.5  # a slice of which others took more of the cores than this is taken again
 
@@ -51,12 +51,13 @@ class Slices:
                 side.child.suspend()
         share = cores.taken_share(before, cores.cpu_times(side.child.tree.cpu_s()))
         if self._machine.gpu:
-            share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, side.child.pids()))
+            own = pids_of(self._measured.sides)  # a sample covers up to a second: perhaps the slice before
+            share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, own))
         round.add(side, block, share, self.utilization[sampled:])
 
     def _give_up(self, side: Side, problem: PerfkitError) -> None:
         """A slice has failed: the side leaves, or the measurement goes on in another way or ends."""
-        has_ended = isinstance(problem, TrainingEnded) and self._measured.rounds > 0
+        has_ended = isinstance(problem, TrainingEnded) and self._measured.rounds_of(side) > 0
         if isinstance(problem, Cancelled) or has_ended:
             raise problem
         others = sum(each.child is not None for each in self._measured.sides) - 1
@@ -65,29 +66,37 @@ class Slices:
         side.fail(problem)
 
     def measure_once(self, sides: Sequence[Side]) -> None:
-        """Slices on a cached batch, and the peak of memory, in the first incarnation of each side."""
-        rule = self._rule
-        sides = [side for side in sides if not side.peak]
-        for _ in range(min(rule.cached, len(self._measured.now.rounds))):
-            for side in self._machine.shuffled(sides):
-                if side.child:
-                    _ask(side, "ceiling", samples=rule.slice.samples, seconds=rule.slice.seconds)
+        """The peak of memory, and slices on a cached batch, in the first incarnation of each side.
+
+        A side that fails in this keeps its rounds: a remark says what is not known of it.
+        """
+        size = self._rule.slice
+        sides = [side for side in sides if not side.was_asked]
         for side in sides:
-            if side.child:
-                _ask(side, "peak")
+            side.was_asked = True
+            side.peak = _answer(side, "peak")
+        for _ in range(min(self._rule.cached, len(self._measured.now.rounds))):
+            for side in self._machine.shuffled(sides):
+                block = _answer(side, "ceiling", samples=size.samples, seconds=size.seconds)
+                if block:
+                    side.cached.append(block)
 
 
-def _ask(side: Side, question: str, **arguments: float) -> None:
-    assert side.child
+_LACKS = {"peak": "its peak memory", "ceiling": "its compute-only rate"}
+
+
+def _answer(side: Side, question: str, **arguments: float) -> Any:
+    """What a side answers; None if it has ended, or fails and ends now, which becomes a remark."""
+    if side.child is None:
+        return None
     try:
         answer = side.child.ask(question, **arguments)
     except Cancelled:
         raise
     except PerfkitError as problem:
-        side.fail(problem)
-        return
+        side.stop()
+        side.cached.clear()
+        side.remarks.append(f"{_LACKS[question]} is not known: {problem}")
+        return None
     side.child.suspend()
-    if isinstance(answer, Block):
-        side.cached.append(answer)
-    else:
-        side.peak = answer
+    return answer

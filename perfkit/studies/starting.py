@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, RunFailed
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Crowded, Machine, Measured, Side
+from perfkit.studies.sides import Crowded, Machine, Measured, Side, pids_of
 from perfkit.worker.messages import Trained
 
 LAST_ANSWER_S = 2.0  # after Ctrl-C: a side in a long slice answers only when that has ended
@@ -36,8 +36,7 @@ class Starter:
                 self._say(f"starting {side.stage.title}")
                 self._start(side, alive=number)
             self._measured.now.start_s += self._machine.clock() - began
-            children = [side.child for side in sides if side.child]
-            yield {pid for child in children for pid in child.pids()}
+            yield pids_of(sides)
         except Crowded:
             for side, (trainings, samples) in reported.items():
                 side.stop()

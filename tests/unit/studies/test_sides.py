@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfkit.additions.parity.study import parity
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, StoreError
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, StoreError, TrainingEnded
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import environment_of
 from perfkit.recipe import Recipe
@@ -209,7 +209,7 @@ def test_a_switch_that_is_not_in_effect_is_an_error_not_a_slow_stage(machine, wh
     assert machine.alive() == []
 
 
-@pytest.mark.parametrize("question", ["train", "slice", "peak"])
+@pytest.mark.parametrize("question", ["train", "slice"])
 def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(question, machine, where):
     problem = RunFailed("broken", "fix it")
     machine.fails = lambda child, asked: (
@@ -221,11 +221,25 @@ def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(question, m
     assert machine.alive() == []
 
 
+@pytest.mark.parametrize(
+    ("question", "lacks"), [("ceiling", "its compute-only rate"), ("peak", "its peak memory")]
+)
+def test_a_side_that_fails_after_its_rounds_keeps_them(question, lacks, machine, where):
+    """A cached batch is one more on the device, so memory runs out there first; all rounds were thrown away."""
+    machine.fail(question, out_of_memory(), lambda child: machine.batch_of(child) == 16)
+    first, second, third = measure(where, THREE, rounds=5)
+    assert [run.status for run in (first, second, third)] == ["ok"] * 3
+    assert second.speedup("baseline").ratio == pytest.approx(1.5)
+    assert second.ceiling_samples_per_s is None and third.ceiling_samples_per_s
+    assert f"{lacks} is not known: no memory. lower batch_size" in second.warnings
+    assert (second.peak_memory_bytes is None) == (question == "peak")
+    assert machine.alive() == []
+
+
 def test_nothing_is_compared_with_a_baseline_that_failed_nor_is_it_this_machine_s_noise(machine, where):
     """The one after it was called the baseline, and noise the difference of two recipes."""
-    machine.fails = lambda child, asked: (
-        RunFailed("killed") if asked == "peak" and machine.batch_of(child) == 8 else None
-    )
+    is_last_slice = lambda child: machine.batch_of(child) == 8 and machine.slices().count(child.number) == 5
+    machine.fail("slice", RunFailed("killed"), is_last_slice)
     plain, other = stage(8), replace(again(stage(64)), title="the same, in a process that is not killed")
     with where.open(store=RunStore()) as session:
         runs = session.measure([plain, stage(16), stage(32), other], replace(where.rule, rounds=5))
@@ -259,6 +273,27 @@ def test_sides_that_memory_does_not_hold_together_take_turns_and_say_so(machine,
     assert third.pairings[0].ratio.ratio == pytest.approx(120 / 100)
     assert all("took turns" in " ".join(run.warnings) for run in (first, second, third))
     assert max(len(alive) for alive in machine.history) == 1
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["the first one ends", "the last one ends"])
+@pytest.mark.parametrize("slices", [4, 0])
+def test_a_training_that_ends_in_its_turn_leaves_the_others_theirs(
+    slices, order, machine, where, monkeypatch
+):
+    """They were called stopped, as if by a person. One that ends in its first slice has failed."""
+    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda self: True)
+    monkeypatch.setattr("perfkit.studies.sides.Machine.shuffled", lambda self, sides: sides[::order])
+    is_ended = lambda child: machine.batch_of(child) == 8 and machine.slices().count(child.number) > slices
+    machine.fail("slice", TrainingEnded("it has ended"), is_ended)
+    with where.open() as session:
+        first, second = session.measure([stage(8), stage(16)], ruled(where, rounds=9))
+    if slices:
+        assert isinstance(session.stopped, TrainingEnded)
+        assert (first.status, second.status) == ("ok", "ok")
+        assert len(first.raw.block_samples_per_s) == second.pairings[0].sizes[0] == slices
+    else:
+        assert (first.status, first.reason, second.status) == ("failed", "it has ended", "ok")
+    assert machine.alive() == []
 
 
 def test_a_gpu_s_memory_decides_whether_sides_train_together(machine, where, monkeypatch):
@@ -414,6 +449,18 @@ def test_a_disturbed_room_is_a_remark_that_names_who_did_it_and_never_the_verdic
             in sentences.disturbance(run)
         )
         assert run.speedup("baseline").verdict in ("faster", "slower", "undecided")
+
+
+def test_a_side_that_has_just_had_its_slice_is_no_other_program_on_the_gpu(machine, where, monkeypatch):
+    """A sample of NVML covers up to a second, so it may hold the slice before: the next one seemed disturbed."""
+    machine.gpu = "GPU-fake"
+    own = []
+    monkeypatch.setattr("perfkit.studies.starting.gpus.free_gpu_bytes", lambda uuid: 1 << 40)
+    monkeypatch.setattr(
+        "perfkit.studies.slices.gpus.taken_gpu_share", lambda uuid, since, pids: own.append(set(pids)) or 0.0
+    )
+    measure(where, THREE, rounds=2)
+    assert own == [{1000, 1001, 1002}] * 6
 
 
 def test_a_slice_that_others_mostly_took_is_taken_again_and_the_cleaner_one_counts(machine, where):
