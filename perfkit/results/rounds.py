@@ -36,8 +36,8 @@ def undisturbed(shares: Sequence[float], count: int) -> Flags:
 class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     """samples/s of two runs, slice by slice."""
 
-    own_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
-    other_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
+    own_samples_per_s: list[Rate]
+    other_samples_per_s: list[Rate]
     disturbed: list[Share] = []
     """The share of the cores that others took in each round; empty if it was not measured."""
     incarnations: list[RoundCount] = []  # rounds in each incarnation; empty if there is only one
@@ -59,7 +59,10 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
-    """The rounds of two runs: what a comparison is computed from."""
+    """The rounds of two runs: what a comparison is computed from.
+
+    It has no rounds itself if the two were only measured apart: then their ratio follows from `via`.
+    """
 
     against: str
     role: Role
@@ -79,6 +82,8 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
                 raise ValueError("its two lists of rates differ in length")
             if part.incarnations and sum(part.incarnations) != len(part.own_samples_per_s):
                 raise ValueError("its incarnations do not add up to the number of its rounds")
+        if not self.factors or not all(part.own_samples_per_s for part in self.factors):
+            raise ValueError("it has no rounds")
 
     @property
     def known_spread(self) -> Spread:
@@ -92,18 +97,26 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         return Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed, self.incarnations)
 
     @property
+    def factors(self) -> list[Rounds]:
+        """The rounds whose ratios are multiplied."""
+        own = [self.rounds] if self.own_samples_per_s else []
+        return [*own, *self.via]
+
+    @property
     def has_spoiled_turns(self) -> bool:
         """Whether the sides took turns while others disturbed them, which may have caused a difference."""
-        return not self.interleaved and stats.is_spoiled(self.disturbed, len(self.own_samples_per_s))
+        if self.interleaved:
+            return False
+        return any(stats.is_spoiled(part.disturbed, len(part.own_samples_per_s)) for part in self.factors)
 
     @property
     def ratio(self) -> Ratio:
         """How many times as fast this run is as the other, with its interval and verdict."""
-        own = self.nested(self.known_spread, self.interleaved)
-        below = [rounds.nested(self.known_spread) for rounds in self.via]
-        centre = own.centre + sum(part.centre for part in below)
-        half = math.hypot(own.half, *(part.half for part in below))
-        ratio = stats.judged(centre, half, len(self.own_samples_per_s), self.precision)
+        means = [part.nested(self.known_spread, self.interleaved) for part in self.factors]
+        centre = sum(mean.centre for mean in means)
+        half = math.hypot(*(mean.half for mean in means))
+        fewest = min(len(part.own_samples_per_s) for part in self.factors)
+        ratio = stats.judged(centre, half, fewest, self.precision)
         if self.has_spoiled_turns:
             ratio = msgspec.structs.replace(ratio, verdict="undecided")
         return ratio if self.band is None else stats.predicted(ratio, self.band)

@@ -98,11 +98,14 @@ class Kept:
         return len(self.runs) > 1
 
     def measured(self, run: Run) -> "Kept":
-        """The same with a run of all its stages. Its ratio: (first / baseline) × (second / before) × …."""
-        first, *further = self.newest
-        pairing = first.pairing("baseline")
-        if pairing and self.base.samples_per_s:
-            multiplied = structs.replace(pairing, via=[*pairing.via, *_with_previous(further)])
+        """The same with a run of all its stages, which is measured without the baseline.
+
+        Its ratio to that is what its stages have gained, one after the other, multiplied.
+        """
+        of_first = self.newest[0].pairing("baseline")
+        if of_first and self.base.samples_per_s:
+            no_rounds = structs.asdict(Rounds([], []))
+            multiplied = structs.replace(of_first, **no_rounds, via=list(self.below))
             run = with_rate_of(structs.replace(run, pairings=[multiplied]), self.base)
         return replace(self, runs=(run,))
 

@@ -148,6 +148,18 @@ def test_a_ratio_by_way_of_kept_stages_is_their_product_with_all_their_errors():
     )
 
 
+def test_two_runs_that_were_only_measured_apart_have_no_rounds_but_those_between():
+    """They had rounds of a third run, which were called their own."""
+    between = [Rounds([120.0] * 10, [100.0] * 10), Rounds([150.0] * 4, [100.0] * 4)]
+    apart = pairing([], [], role="baseline", via=between)
+    assert (apart.ratio.ratio, apart.ratio.verdict) == (pytest.approx(1.8), "undecided"), "four are too few"
+    stored = run(pairings=[apart])
+    assert decode(msgspec.json.encode(stored)) == stored
+    for nothing in ([], [Rounds([], [])]):
+        with pytest.raises(ValueError, match="it has no rounds"):
+            pairing([], [], via=nothing)
+
+
 def test_clean_and_disturbed_rounds_that_disagree_are_told_apart():
     own = [150.0, 151.0, 149.0] * 4 + [220.0, 222.0, 218.0] * 4
     quiet, noisy = pairing(own, [100.0] * 24, disturbed=[0.0] * 12 + [0.4] * 12).in_two_rooms

@@ -163,6 +163,8 @@ def test_stages_of_a_group_share_rounds_and_the_next_is_built_on_all_that_were_k
     assert layout.previous(runs) is both and both.recipe == {**layout.recipe, "channels_last": False}
     assert both.samples_per_s.value == pytest.approx(100 * 1.2 * 1.3)
     assert both.speedup("baseline").ratio == pytest.approx(1.2 * 1.3) and both.previous(runs) is None
+    assert both.pairing("baseline").own_samples_per_s == [], "it was not measured with the baseline"
+    assert both.pairing("baseline").via == [run.pairing("previous").rounds for run in (larger, bytes_)]
     assert layout.speedup("baseline").ratio == pytest.approx(1.2 * 1.3 * 1.5)
     assert layout.samples_per_s.value == pytest.approx(100 * 1.2 * 1.3 * 1.5)
     assert len(machine.children) == 3 + 2 + 3
