@@ -6,7 +6,7 @@ are in `__init__.pyi`.
 
 from typing import Any
 
-from perfkit import registry
+from perfkit import lookup, registry
 
 __version__ = "0.1.0"
 
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
     reference = (registry.table("PUBLIC") | _CORE).get(name)
     if reference is None:
         raise AttributeError(f"module 'perfkit' has no attribute '{name}'")
-    return registry.load(reference)
+    return lookup.load(reference)
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe, Value
 from perfkit.workloads import files, reference
@@ -26,7 +26,7 @@ _DEFAULTS: dict[str | None, tuple[Value | None, ...]] = {
     "set_to_none": (True,),
 }  # fmt: skip
 """Values of arguments that are torch's own defaults, so that nobody writes them."""
-_TABLES = registry.toml("perfkit", "export")
+_TABLES = lookup.toml("perfkit", "export")
 _PLACES: dict[str, Callable[[Any], str]] = {"text_file": files.text_file, "photo_folder": files.photo_folder}
 _EXAMPLES: dict[str, Callable[[Any], str]] = {"text_file": str, "photo_folder": "photo-folder-{}".format}
 """Where the files of a workload are, and what a script to look at names in their place."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.errors import InvalidValue, one_of
 
 Value = bool | int | str
@@ -138,7 +138,7 @@ def shown(value: object) -> str:
 @cache
 def switches() -> dict[str, Switch]:
     """Every switch by name, in the order of declaration."""
-    texts = registry.toml("perfkit", "recipe")
+    texts = lookup.toml("perfkit", "recipe")
     return {f.name: Switch(f.name, **texts[f.name], **f.metadata) for f in dataclasses.fields(Recipe)}
 
 

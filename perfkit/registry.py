@@ -15,12 +15,12 @@ imports nothing heavy. docs/ARCHITECTURE.md says what each table holds, and who 
 
 import importlib
 import pkgutil
-import tomllib
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from perfkit import lookup
 
 ADDITIONS = Path(__file__).with_name("additions")  # this folder may be missing
 
@@ -43,18 +43,7 @@ def table(name: str) -> dict[str, Any]:
 def ask(name: str, *arguments: Any, **named: Any) -> Any:
     """The answer of the first addition in the table of this name that has one; None where none has."""
     for reference in table(name).values():
-        answer = load(reference)(*arguments, **named)
+        answer = lookup.load(reference)(*arguments, **named)
         if answer is not None:
             return answer
     return None
-
-
-def toml(package: str, name: str) -> dict[str, Any]:
-    """The contents of `NAME.toml` in a package."""
-    return tomllib.loads(resources.files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
-
-
-def load(reference: str) -> Any:
-    """The object at `module:attribute`."""
-    module, _, attribute = reference.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -20,7 +20,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from perfkit import registry
+from perfkit import lookup, registry
 from perfkit.errors import InvalidValue, PerfkitError, RunFailed, in_words, one_of
 
 COMMANDS = {
@@ -44,7 +44,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _every():
             ctx.fail(str(one_of(cmd_name, list(_every()), "command")))
-        return typer.main.get_command(single(cmd_name, registry.load(_every()[cmd_name][0])))
+        return typer.main.get_command(single(cmd_name, lookup.load(_every()[cmd_name][0])))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write_usage("perfkit", "COMMAND [OPTIONS] …")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfkit import registry
+from perfkit import lookup, registry
 from perfkit.errors import PerfkitError
 
 _CORE = {
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
     if reference is None:
         raise AttributeError(f"perfkit.notebook has no '{name}'. It has {', '.join(__dir__())}")
     try:
-        return registry.load(reference)
+        return lookup.load(reference)
     except ModuleNotFoundError as problem:
         remedy = "Panels need it: pip install jupyterlab ipywidgets anywidget matplotlib"
         raise PerfkitError(f"{problem.name} is missing", remedy) from problem

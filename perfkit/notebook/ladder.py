@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import ipywidgets as widgets
 
-from perfkit import registry
+from perfkit import lookup, registry
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, one_of
 from perfkit.machine import devices
 from perfkit.notebook.panel import Panel
@@ -235,7 +235,7 @@ def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = No
 def _places() -> dict[str, str]:
     menu = {device: f"this machine ({device})" for device in (devices.check_device(None), "cpu")}
     for reference in registry.table("SOURCES").values():
-        menu |= registry.load(reference).menu()
+        menu |= lookup.load(reference).menu()
     return menu
 
 

@@ -7,14 +7,14 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.errors import InvalidValue, OutOfMemory, PerfkitError, RunFailed, TrainingRaised, WorkloadError
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 )
-_TABLES = registry.toml("perfkit.process", "failures")
+_TABLES = lookup.toml("perfkit.process", "failures")
 KNOWN, SIGNALS = _TABLES["known"], _TABLES["signals"]
 
 

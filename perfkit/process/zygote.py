@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.process import failures
 
 SERVE = "perfkit.worker.session:serve"  # what a measuring process runs; the parent does not import it
@@ -312,7 +312,7 @@ def _become(line: Connection) -> None:
         about = line.recv()
         if os.path.isdir(os.path.dirname(about.log)):  # else the parent has given up, and removed the folder
             _prepare(about)
-            registry.load(SERVE)(line)
+            lookup.load(SERVE)(line)
     except BaseException as problem:  # whatever it is, the parent must learn of it
         traceback.print_exception(problem, file=sys.stderr)
         sys.stderr.flush()

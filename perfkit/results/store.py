@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perfkit import machine, registry
+from perfkit import lookup, machine
 from perfkit.errors import InvalidValue, StoreError, explain
 from perfkit.results import stats
 from perfkit.results.documents import read
@@ -22,7 +22,7 @@ from perfkit.results.run import Run
 from perfkit.results.schema import Decision
 from perfkit.results.stats import AAPair, Spread
 
-_SQL = registry.toml("perfkit.results", "store")
+_SQL = lookup.toml("perfkit.results", "store")
 _VERSION = 4  # of the tables, in `PRAGMA user_version`; a file of version 1 has 0 there
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.results.stats import Estimate, Ratio
 from perfkit.show.units import clean, wrapped
 
@@ -35,7 +35,7 @@ _INK = {False: "#212223", True: "#dedfe1"}
 """Colours of a light and a dark page. The inks occur nowhere else, so that SVG can follow its page's."""
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color",
           "patch.edgecolor")  # fmt: skip
-_LOOK = registry.toml("perfkit.show", "style")
+_LOOK = lookup.toml("perfkit.show", "style")
 WIDTH = 8.2
 _lock = threading.RLock()
 """matplotlib's settings are global, but figures may be drawn in several threads."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from perfkit import registry
+from perfkit import lookup, registry
 from perfkit.ladder.catalogue import optimization
 from perfkit.recipe import Recipe
 from perfkit.studies.here import ThisMachine
@@ -51,7 +51,7 @@ def plan(
     request = Request(workload, preset, names, device, dict(options or {}), host)
     prefix, separator, _ = (device or "").partition(":")
     reference = registry.table("SOURCES").get(prefix) if separator else None
-    source: type[Source] = registry.load(reference) if reference else ThisMachine
+    source: type[Source] = lookup.load(reference) if reference else ThisMachine
     found = source.checked(request)
     return found.trying(
         stages=tuple(name for name in found.ladder.stages if name != "baseline"),

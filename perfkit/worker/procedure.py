@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import profiler
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak
 from perfkit.worker.messages import Block, Peak
 from perfkit.worker.timeline import Timeline
@@ -107,7 +107,7 @@ class Procedures:
 
     def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:
         if ":" in question:
-            return registry.load(question)(self, **arguments)
+            return lookup.load(question)(self, **arguments)
         return getattr(self, question)(**arguments)
 
     def take(

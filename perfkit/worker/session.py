@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from perfkit import registry, rules, workloads
+from perfkit import lookup, rules, workloads
 from perfkit.errors import RunFailed
 from perfkit.process import Answer
 from perfkit.recipe import Recipe
@@ -46,7 +46,7 @@ class WorkerSession(Procedures):
         """The start-up time so far, including the imports that a zygote did for this process."""
 
     def call(self, reference: str, arguments: Sequence[Any]) -> Any:
-        return registry.load(reference)(*arguments)
+        return lookup.load(reference)(*arguments)
 
     def describe(
         self, workload: str, preset: str, options: dict[str, Any], device: str, code: str | None = None

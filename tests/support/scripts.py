@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import msgspec
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.referee.behaviour import WITNESS, Behaviour
 from perfkit.additions.scripts import entry, watched
 
@@ -143,7 +143,7 @@ def _watch():
     """What `entry` does before a script, and once it has imported torch."""
     entry.enter()
     watcher = sys.meta_path.pop(0)
-    registry.load(watcher._settings["watcher"])(watcher._settings, watcher._outputs)
+    lookup.load(watcher._settings["watcher"])(watcher._settings, watcher._outputs)
 
 
 def run(file, prepare=None):

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 import msgspec
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.results.stats import Ratio
 from perfkit.show import sentences, units
 from perfkit.show.document import Table
@@ -74,7 +74,7 @@ class Causes:
 
     def __init__(self, module: str) -> None:
         package, _, name = module.rpartition(".")
-        self._rows = registry.toml(package, name)
+        self._rows = lookup.toml(package, name)
         self.limits = SimpleNamespace(**self._rows.pop("limits", {}))
 
     def found(self, cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:

@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.shared import clock  # noqa: F401 - loaded before a script can replace its own
 
-_EVENTS = registry.toml(__package__, "events")
+_EVENTS = lookup.toml(__package__, "events")
 _PATHS = _EVENTS["file"] | _EVENTS["folder"] | _EVENTS["entry"]
 _SHELL = ["/bin/sh", "-c"]  # as `shell=True` and `os.system` start a line
 _UP = re.compile(r"(.*/)?\.\.(?=/|\Z)", re.DOTALL)  # a path as far as its last `..`

@@ -8,13 +8,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 from msgspec.structs import replace
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.inside import KernelReport, MemoryReport, looks
 from perfkit.additions.shared.looking import Chosen, SeededWhere
 from perfkit.notebook.shown import Recipes, Shown, with_line
 from perfkit.studies.sources import Progress
 
-_TEXTS = registry.toml(__package__, "cell")
+_TEXTS = lookup.toml(__package__, "cell")
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

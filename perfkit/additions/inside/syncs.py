@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.inside import Place, SyncReport
 from perfkit.process.failures import PACKAGE, is_users
 from perfkit.worker.procedure import Procedure, Procedures
@@ -33,7 +33,7 @@ OPTIMIZER = os.sep.join(("torch", "optim", ""))
 SCALER = os.sep.join(("torch", "amp", "grad_scaler.py"))
 PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "program")}
 """The files of the training program."""
-_TABLES = registry.toml(__package__, "syncs")
+_TABLES = lookup.toml(__package__, "syncs")
 WAITS = {name: fix for names, fix in _TABLES["fixes"].items() for name in names.split()}
 """What to do instead of calls that make the host wait for the device."""
 SCALER_REMEDY = _TABLES["scaler"]

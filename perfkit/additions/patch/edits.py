@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.patch.source import Refused, SourceFile
 from perfkit.additions.referee.match import ScriptSide, Terms, matched
 from perfkit.additions.referee.verdict import Outcome
@@ -23,7 +23,7 @@ from perfkit.show.document import Content, Notice
 from perfkit.studies.sources import Progress
 
 PRECISION = 0.03
-_TABLES = registry.toml(__package__, "ways")
+_TABLES = lookup.toml(__package__, "ways")
 _WAYS, _OWN, _LIBRARIES = _TABLES["ways"], _TABLES["own"], _TABLES["libraries"]
 
 

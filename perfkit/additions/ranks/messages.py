@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.results.schema import Mechanism
 
-LIMIT: Any = SimpleNamespace(**registry.toml(__package__, "limits"))
+LIMIT: Any = SimpleNamespace(**lookup.toml(__package__, "limits"))
 PARTS = ("waiting", "forward", "backward", "optimizer", "own code", "exchange")  # of a step
 BUFFERS = "broadcast of buffers"  # the exchange that `DistributedDataParallel` makes before a forward pass
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.scripts.messages import LOSSES
 
 WITNESS = "perfkit.additions.referee.witness:Witness"  # is made in the process of a script
 BEHAVIOUR = "perfkit.additions.referee.witness:behaviour"  # the question for a `Behaviour`
 SAME = 0.95  # a mean below this share of the other is less: the last batch of an epoch may be smaller
 FEW = 0.75  # the same for the steps that change weights
-_TABLES = registry.toml(__package__, "behaviour")
+_TABLES = lookup.toml(__package__, "behaviour")
 NAMES: list[str] = _TABLES["names"]
 LIMIT: Any = SimpleNamespace(**_TABLES["limits"])
 BESIDES = ("evaluations", "checkpoints")  # differences that leave the training itself as it is

@@ -14,8 +14,8 @@ from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
 from perfkit.cli.compare import gate_code, record
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.lookup import load
 from perfkit.recipe import parse_settings
-from perfkit.registry import load
 from perfkit.results.stats import MIN_ROUNDS
 
 PART = 0.1  # the half width of an interval that is enough, as a part of the effect: ten times is soon clear

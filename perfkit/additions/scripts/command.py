@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from perfkit import registry
+from perfkit import lookup, registry
 from perfkit.additions.scripts import watched, watching
 from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
@@ -45,7 +45,7 @@ def watch(
     """
     if several := launcher(program):
         command = [*(["python", "-m"] if module else []), program, *(arguments or [])]
-        registry.load(f"{several}:watch_ranks")(command, budget, whole, output, settings, tries or after > 0)
+        lookup.load(f"{several}:watch_ranks")(command, budget, whole, output, settings, tries or after > 0)
         return
     if settings:
         what = "--set is for launches of several ranks, and a script is watched as it is"

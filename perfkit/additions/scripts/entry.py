@@ -65,7 +65,7 @@ class _AfterTorch:
 
             def exec_module(module: Any) -> None:
                 load(module)
-                from perfkit.registry import load as find
+                from perfkit.lookup import load as find
 
                 find(self._settings["watcher"])(self._settings, self._outputs)
 

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.shared.lines import Line
 from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
 from perfkit.recipe import Value, switches
 from perfkit.worker.messages import Block, DeviceFacts
 
-TEXTS: dict[str, dict[str, Any]] = registry.toml(__package__, "texts")
+TEXTS: dict[str, dict[str, Any]] = lookup.toml(__package__, "texts")
 LOSSES = 8  # first losses that are compared
 SETTABLE = tuple(name for name in switches() if name not in TEXTS["by_hand"])
 START, EPOCHS, STEPS, EVALUATION = "start", "starts of epochs", "steps", "evaluation"
@@ -35,7 +35,7 @@ RandomData = StrEnum("RandomData", ["DRAWN", "HELD"])  # numbers in a data set: 
 
 def limits(module: str) -> Any:
     """The numbers of a module in `limits.toml`, as attributes."""
-    return SimpleNamespace(**registry.toml(__package__, "limits")[module])
+    return SimpleNamespace(**lookup.toml(__package__, "limits")[module])
 
 
 def failed(name: str, kind: type[RunFailed] = RunFailed, **facts: object) -> RunFailed:

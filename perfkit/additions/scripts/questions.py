@@ -27,9 +27,9 @@ from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.shared.clock import clock
 from perfkit.errors import RunFailed, TrainingEnded, TrainingRaised
+from perfkit.lookup import load
 from perfkit.process import Answer, failures, zygote
 from perfkit.recipe import Recipe, allowed, switches
-from perfkit.registry import load
 from perfkit.show import units
 from perfkit.worker import checks
 from perfkit.worker.messages import Trained

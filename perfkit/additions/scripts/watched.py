@@ -21,7 +21,7 @@ from typing import Any, Self
 import psutil
 
 import perfkit
-from perfkit import machine, registry
+from perfkit import lookup, machine
 from perfkit.additions.guard import landlock, outputs
 from perfkit.additions.scripts import entry
 from perfkit.additions.scripts.messages import TEXTS, ScriptFacts, failed
@@ -32,7 +32,7 @@ from perfkit.process.tree import GRACE_S, Tree
 from perfkit.recipe import Recipe, Value
 from perfkit.show import units
 
-_TABLES = registry.toml(__package__, "watched")
+_TABLES = lookup.toml(__package__, "watched")
 _ELSEWHERE_S = 15.0  # seconds without a step after which busy processes are looked for
 _BUSY = 0.2  # the part of a core from which on one is busy
 _WATCHER = "perfkit.additions.scripts.questions:Questions"  # is made in its process after torch's import

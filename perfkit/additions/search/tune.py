@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from msgspec import Struct, structs
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.parity import study
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import Budget, StopRule
@@ -25,7 +25,7 @@ from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Session
 
-SPACE: dict[str, list[Value]] = registry.toml(__package__, "space")
+SPACE: dict[str, list[Value]] = lookup.toml(__package__, "space")
 """The default space, without values that cannot act here. A batch size would change the training."""
 ROUNDS = 5  # of each recipe while the values of a switch are tried
 SEARCHING = 0.7  # of the budget: no recipe starts later, because the best one must be measured again

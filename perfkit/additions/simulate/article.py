@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Struct
 
-from perfkit import registry
+from perfkit import lookup
 
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
 IMAGE_SIZE = 224
@@ -24,5 +24,5 @@ class Article(Struct, frozen=True, kw_only=True):
     fetch_shares: dict[str, float]
 
 
-ARTICLE = msgspec.convert(registry.toml(__package__, "article"), Article)
+ARTICLE = msgspec.convert(lookup.toml(__package__, "article"), Article)
 LADDER = tuple(stage.stage for stage in ARTICLE.stages[1:])  # the article's optimizations, in its order

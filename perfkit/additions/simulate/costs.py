@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.simulate.step import Allocate, Event, OperatorCall, StepEvents, Work, of_operator
 from perfkit.errors import InvalidValue, one_of
 
@@ -91,7 +91,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
         return max(widest, self.band("rate"))
 
 
-GPUS = {sheet.key: sheet for sheet in msgspec.convert(registry.toml(__package__, "gpus")["gpu"], list[Gpu])}
+GPUS = {sheet.key: sheet for sheet in msgspec.convert(lookup.toml(__package__, "gpus")["gpu"], list[Gpu])}
 """GPUs by the name that follows `sim:`."""
 
 _WITHOUT_FIGURES = ("a100", "a100-40", "h100", "h200", "b200")

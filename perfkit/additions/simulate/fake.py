@@ -15,7 +15,7 @@ from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
-from perfkit import registry
+from perfkit import lookup
 
 aten = torch.ops.aten
 _ALSO_VIEWS = (aten._unsafe_view.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
@@ -151,7 +151,7 @@ def _as_on_cuda() -> Iterator[None]:
     casts, choices = (torch.library.Library("aten", "IMPL", f"Auto{kind}CPU") for kind in ("cast", "grad"))
     choices.impl("scaled_dot_product_attention", _attention)
     casts.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
-    names_of = registry.toml(__package__, "casts")
+    names_of = lookup.toml(__package__, "casts")
     for cast in (_in_float32, _with_float32_result, _in_widest):
         run = torch.autocast("cpu", enabled=False)(cast)  # so that nothing inside is cast again
         for name in names_of[cast.__name__.lstrip("_")].split():

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 from msgspec.structs import replace
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.simulate.costs import Action, Kernel, constants
 from perfkit.additions.simulate.step import Copy, Event, Fetch, OperatorCall, Wait
 from perfkit.errors import InvalidValue
@@ -42,7 +42,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} host: {loads}, pageable copies {self.pageable_gbs:g} GB/s{link}"
 
 
-ARTICLE = msgspec.convert(registry.toml(__package__, "article")["host"], Host)
+ARTICLE = msgspec.convert(lookup.toml(__package__, "article")["host"], Host)
 """The article's machine, an Amazon p3.2xlarge."""
 
 IDEAL = Host(name="ideal", processors=1, cores=1, fetch_ms=0.0, pageable_gbs=1e9)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
-from perfkit import registry, workloads
+from perfkit import lookup, workloads
 from perfkit.additions.inside import MEMORY
 from perfkit.additions.simulate import article, chrome
 from perfkit.additions.simulate import host as hosts
@@ -38,7 +38,7 @@ _RECORDING = "perfkit.additions.simulate.recording"
 class SimulatedSource(Source["SimulatedSession"]):
     """A GPU from its data sheet, with a virtual host."""
 
-    refused: ClassVar[Mapping[str, str]] = registry.toml(__package__, "refused")
+    refused: ClassVar[Mapping[str, str]] = lookup.toml(__package__, "refused")
 
     @classmethod
     def menu(cls) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from perfkit import registry
+from perfkit import lookup
 
 Phase = Literal["copy", "prepare", "forward", "backward", "optimizer"]
 """The part of a step; `prepare` is a workload's own work on a batch on the device."""
@@ -117,7 +117,7 @@ class Work(NamedTuple):
     winograd: bool = False  # whether Winograd's algorithms could compute it
 
 
-_KINDS = {name: kind for kind, names in registry.toml(__package__, "names").items() for name in names.split()}
+_KINDS = {name: kind for kind, names in lookup.toml(__package__, "names").items() for name in names.split()}
 _NORMS = ("batch_norm", "layer_norm", "group_norm")
 _BY_LAYOUT = ("pool.forward", "pool.backward", "reduction")
 

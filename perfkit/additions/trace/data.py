@@ -6,14 +6,14 @@ from typing import Any
 
 import jinja2
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.show import units
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
     """The contents of `NAME.toml`."""
-    return registry.toml(__package__, name)
+    return lookup.toml(__package__, name)
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import anywidget
 import traitlets
 
-from perfkit import registry
+from perfkit import lookup, registry
 from perfkit.additions.shared.looking import LOOK
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel
@@ -128,7 +128,7 @@ class Workbench(LadderPanel):
     def _record(self, job: Job) -> None:
         job.request.source().require(LOOK)
         subject = job.request.subject
-        profile = registry.load(registry.table("NOTEBOOK")["profile"])
+        profile = lookup.load(registry.table("NOTEBOOK")["profile"])
         view = profile(
             subject.workload,
             self.controls.recipe,

@@ -63,8 +63,8 @@ def test_the_help_names_every_command_and_imports_none():
 def test_no_command_and_nothing_of_a_notebook_imports_torch():
     """That takes two seconds of a core. What trains, or is watched, imports it in a process of its own."""
     code = (
-        "import sys; from perfkit import notebook, registry; from perfkit.cli import COMMANDS;"
-        "[registry.load(place) for place, _ in (COMMANDS | registry.table('COMMANDS')).values()];"
+        "import sys; from perfkit import lookup, notebook, registry; from perfkit.cli import COMMANDS;"
+        "[lookup.load(place) for place, _ in (COMMANDS | registry.table('COMMANDS')).values()];"
         "[getattr(notebook, name) for name in dir(notebook)]; print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

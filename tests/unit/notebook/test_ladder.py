@@ -121,14 +121,14 @@ def test_a_panel_shows_the_picture_of_an_addition_and_says_why_there_is_none(mon
         return Figure("steps", "", (), "ms", "two steps")
 
     monkeypatch.setattr(ladder.registry, "table", lambda name: {"x": "x"} if name == "PICTURES" else {})
-    monkeypatch.setattr(ladder.registry, "load", lambda place: picture)
+    monkeypatch.setattr(ladder.lookup, "load", lambda place: picture)
     (made,) = panel._pictures()
     assert (made.name, made.title) == ("steps", figures.headline(panel.runs).title) and asked == [None]
 
     def broken(runs, plan, progress):
         raise RunFailed("it ended")
 
-    monkeypatch.setattr(ladder.registry, "load", lambda place: broken)
+    monkeypatch.setattr(ladder.lookup, "load", lambda place: broken)
     assert panel._pictures()[-1].name == "step_time"
     words = "There is no picture of the steps: it ended"
     for _ in range(2):
@@ -141,7 +141,7 @@ def test_a_panel_shows_the_picture_of_an_addition_and_says_why_there_is_none(mon
 def test_the_first_addition_that_can_tell_proves_whether_a_recipe_trains_the_same(monkeypatch):
     proofs = {"cannot tell": None, "can": "a proof", "is not asked": "a different one"}
     monkeypatch.setattr(ladder.registry, "table", lambda name: {each: each for each in proofs})
-    monkeypatch.setattr(ladder.registry, "load", lambda place: lambda *_, progress: proofs[place])
+    monkeypatch.setattr(ladder.lookup, "load", lambda place: lambda *_, progress: proofs[place])
     assert ladder.proof(None, "it", Recipe()) == "a proof"
     monkeypatch.setattr(ladder.registry, "table", lambda name: {})
     assert ladder.proof(None, "it", Recipe()) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from perfkit import export, registry, workloads
+from perfkit import export, lookup, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
@@ -94,7 +94,7 @@ def test_an_option_of_the_gpt_is_in_its_script_and_else_no_line_of_it(option, tm
 
 def test_what_a_script_has_otherwise_is_named_as_train_has_it():
     source = ast.unparse(ast.parse(Path(inspect.getfile(train)).read_text()))
-    for absent, expressions in registry.toml("perfkit", "export")["without"].items():
+    for absent, expressions in lookup.toml("perfkit", "export")["without"].items():
         assert expressions and all(f"{absent}." in expression for expression in expressions)
         assert all(expression in source for expression in expressions)
 

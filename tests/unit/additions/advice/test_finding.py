@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jinja2
 import pytest
 
-from perfkit import registry
+from perfkit import lookup
 from perfkit.additions.advice import finding
 from perfkit.additions.advice.finding import Finding, advice_table, warnings_of
 from perfkit.additions.scripts import report
@@ -105,7 +105,7 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_each_row_of_a_table_is_two_sentences_that_can_be_filled_and_its_kind(name):
-    rows = registry.toml(f"perfkit.additions.{TABLES[name]}", name)
+    rows = lookup.toml(f"perfkit.additions.{TABLES[name]}", name)
     rows.pop("limits", None)
     assert len(rows) > 5
     for cause, row in rows.items():

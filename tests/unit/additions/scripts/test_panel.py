@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfkit import lookup
 from perfkit import notebook as pk
 from perfkit.additions.scripts import panel as panels
 from perfkit.errors import Cancelled, RunFailed, StoreError
@@ -38,7 +39,7 @@ def panel(tmp_path, monkeypatch):
 def edited(monkeypatch):
     """Every edit adds a line."""
     edit = SimpleNamespace(diff=lambda: "+ a line", notes=list)
-    monkeypatch.setattr(panels.registry, "load", lambda name: lambda *_: edit)
+    monkeypatch.setattr(lookup, "load", lambda name: lambda *_: edit)
 
 
 def click(panel, label, is_fine=True):

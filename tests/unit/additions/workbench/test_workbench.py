@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
+from perfkit import lookup, registry
 from perfkit import notebook as pk
-from perfkit import registry
 from perfkit.additions.workbench.panel import Workbench
 from perfkit.errors import Cancelled, InvalidValue
 from perfkit.notebook.shown import Shown
@@ -86,7 +86,7 @@ def test_a_stop_before_the_first_round_leaves_what_is_shown_and_profile_leaves_c
     bench.run()
     shown = Shown(None, ["what a step does"])
     with monkeypatch.context() as profiled:
-        profiled.setattr(registry, "load", lambda place: lambda *args, **named: shown)
+        profiled.setattr(lookup, "load", lambda place: lambda *args, **named: shown)
         bench.profile()
     study = FakeStudy(monkeypatch, stopped)
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_runs_of_a_recording_are_shown_and_not_deleted():
 def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch):
     bench = pk.Workbench()
     shown = Shown(None, ["what a step does"])
-    monkeypatch.setattr(registry, "load", lambda place: lambda *args, **named: shown)
+    monkeypatch.setattr(lookup, "load", lambda place: lambda *args, **named: shown)
     bench.profile()
     assert list(bench.sections()) == ["what a step does"]
     press(bench, "pk-profile")
@@ -164,7 +164,7 @@ def test_profile_looks_where_run_measures(monkeypatch):
         asked.append(named)
         return Shown(None, ["what a step does"])
 
-    monkeypatch.setattr(registry, "load", lambda place: profile)
+    monkeypatch.setattr(lookup, "load", lambda place: profile)
     bench.profile()
     assert {name: asked[0][name] for name in where} == where
 
