@@ -18,7 +18,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from perfkit import lookup, registry
 from perfkit.errors import InvalidValue, PerfkitError, RunFailed, in_words, one_of
@@ -96,7 +96,7 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in options}
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name, cls=_Command)(run)
+    app.command(name)(run)
     return app
 
 
@@ -104,18 +104,6 @@ def _require_finite(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidValue(f"--{name.replace('_', '-')} was given {value}", "Give a finite number")
-
-
-class _Command(TyperCommand):
-    """A command that refuses an option that is given twice, because only the last one would count."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
-        for option in given:
-            has_one_value = option.param_type_name == "option" and not (option.multiple or option.is_flag)
-            if has_one_value and given.count(option) > 1:
-                ctx.fail(f"{option.opts[0]} was given {given.count(option)} times. Give it once")
-        return super().parse_args(ctx, args)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -32,17 +32,18 @@ class Measurement:
     def run(self) -> None:
         """Measures until the rule is satisfied or its budget is spent; at least one incarnation."""
         others = cores.OtherPrograms()
-        pids = zygote.pids()
+        zygotes = zygote.pids()
         try:
             with gpus.sample_utilization(self._machine.gpu) as self._slices.utilization:
                 while self._measured.open() and not self._enough.is_over():
-                    pids |= self._one_more() | zygote.pids()
-                    others.sample()
+                    self._one_more()
+                    zygotes |= zygote.pids()
+                    others.sample()  # when all sides have ended
         finally:
-            self._measured.busiest = Busiest(*others.busiest(pids))
+            self._measured.busiest = Busiest(*others.busiest(zygotes))
 
-    def _one_more(self) -> set[int]:
-        """Measures one more incarnation; returns its process ids, none if its sides do not fit in memory."""
+    def _one_more(self) -> None:
+        """Measures one more incarnation; if its sides do not fit in memory, the next one has fewer."""
         measured = self._measured
         sides = self._enough.next_sides()
         if measured.incarnations:
@@ -50,28 +51,25 @@ class Measurement:
         measured.incarnations.append(Incarnation())
         if measured.most == 1:
             measured.in_turns = True
-            return self._in_turns(sides)
+            self._in_turns(sides)
+            return
         try:
-            return self._all_at_once(sides)
+            self._all_at_once(sides)
         except Crowded as crowd:
             measured.incarnations.pop()
             measured.most = crowd.fitting
-            return set()
 
-    def _all_at_once(self, sides: Sequence[Side]) -> set[int]:
+    def _all_at_once(self, sides: Sequence[Side]) -> None:
         rounds = self._measured.now.rounds
-        with self._starter.alive(sides) as pids:
+        with self._starter.alive(sides):
             while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
                 rounds.append(self._take_round(sides))
             self._slices.measure_once(sides)
-            return pids
 
-    def _in_turns(self, sides: Sequence[Side]) -> set[int]:
-        pids: set[int] = set()
+    def _in_turns(self, sides: Sequence[Side]) -> None:
         ended: TrainingEnded | None = None
         for side in self._machine.shuffled(sides):
-            with self._starter.alive([side]) as mine:
-                pids |= mine
+            with self._starter.alive([side]):
                 try:
                     self._turn(side)
                     self._slices.measure_once([side])
@@ -79,7 +77,6 @@ class Measurement:
                     ended = problem
         if ended:
             raise ended
-        return pids
 
     def _turn(self, side: Side) -> None:
         """Takes the slices of one side, as many as the first side of this incarnation has taken."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, RunFailed
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Crowded, Machine, Measured, Side, pids_of
+from perfkit.studies.sides import Crowded, Machine, Measured, Side
 from perfkit.worker.messages import Trained
 
 LAST_ANSWER_S = 2.0  # after Ctrl-C: a side in a long slice answers only when that has ended
@@ -22,8 +22,8 @@ class Starter:
         self._say = say
 
     @contextlib.contextmanager
-    def alive(self, sides: Sequence[Side]) -> Iterator[set[int]]:
-        """Starts, warms up and suspends the sides, and yields their process ids; they end with the block.
+    def alive(self, sides: Sequence[Side]) -> Iterator[None]:
+        """Starts, warms up and suspends the sides; they end with the block.
 
         If they turn out not to fit together, what they reported in this life is forgotten.
         """
@@ -36,7 +36,7 @@ class Starter:
                 self._say(f"starting {side.stage.title}")
                 self._start(side, alive=number)
             self._measured.now.start_s += self._machine.clock() - began
-            yield pids_of(sides)
+            yield
         except Crowded:
             for side, (trainings, samples) in reported.items():
                 side.stop()
