@@ -23,7 +23,7 @@ from perfkit import export, machine
 from perfkit.additions.lanes import sides
 from perfkit.additions.lanes.figures import Bar
 from perfkit.additions.lanes.panel import FIRST, STEPS
-from perfkit.additions.shared.looking import LOOK
+from perfkit.additions.shared.looking import LOOK, PROFILE
 from perfkit.additions.simulate.host import IDEAL
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Budget, Stage
@@ -167,7 +167,7 @@ def _predicted(prediction: Any, session: Session) -> Shown:
     outcome, recipe = prediction.steady, prediction.recipe
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "steps.json")
-        session.look(recipe, "profile", path=str(path), active=STEPS)
+        session.look(recipe, PROFILE, path=str(path), active=STEPS)
         lanes = sides.of_trace(path, "", FIRST)
     rate = recipe.batch_size / outcome.step_s
     return Shown(

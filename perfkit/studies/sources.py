@@ -309,7 +309,7 @@ class Session:
     def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         """The answer to a question about the steps of a recipe, by a training that is warm or has just begun.
 
-        It is `profile` or of an addition (`Procedures.answer`); `arguments` are its own.
+        It is of an addition (`Procedures.answer`); `arguments` are its own.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""The procedures that measure a training: warm-up, slices, a cached batch, a profile.
+"""The procedures that measure a training: warm-up, slices, a cached batch.
 
 Each procedure is a generator that receives every finished step, and returns its answer. `drive` takes the
 steps of perfkit's program; a script sends its steps where they end.
@@ -12,10 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-from torch import profiler
 
 from perfkit import lookup
 from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak
@@ -207,33 +204,6 @@ class Procedures:
         with self.subject.hold():
             yield from self.take(HELD_FIRST, "cached batch")
             return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).block()
-
-    def profile(self, path: str, stacks: bool, **schedule: int) -> Procedure:
-        """Takes steps with the profiler, writes a trace of the active ones, and returns its path.
-
-        `schedule` is that of `torch.profiler.schedule`: wait, warmup, active.
-        """
-        file = Path(path)
-        part = str(file.with_name(f"part-{file.name}"))  # so that a file with the final name is complete
-        kinds: Any = profiler.ProfilerActivity
-        recorder = profiler.profile(
-            activities={kinds.CPU, getattr(kinds, self.subject.device.type.upper(), kinds.CPU)},
-            schedule=profiler.schedule(**schedule, repeat=1),
-            record_shapes=True,
-            with_stack=stacks,
-            on_trace_ready=lambda recorded: recorded.export_chrome_trace(part),
-        )
-        self.report("profiling")
-        with self.subject.phases(), recorder:
-            for left in reversed(range(sum(schedule.values()))):
-                yield
-                if not left:  # torch accepts metadata only while it records
-                    recorder.add_metadata_json("trainedOn", f'"{self.subject.device.type}"')
-                # While the profiler starts, workers would load ahead, which would hide the usual waiting.
-                with workers_stopped(self.subject.iterator):
-                    recorder.step()
-        os.replace(part, file)
-        return str(file)
 
     def peak(self) -> Peak:
         """Peak memory since the warm-up, and recompilations since the first steps."""

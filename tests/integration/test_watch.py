@@ -13,6 +13,7 @@ from perfkit.additions.inside import SYNCS
 from perfkit.additions.referee.behaviour import BEHAVIOUR, WITNESS
 from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.watched import Launch, WatchedScript
+from perfkit.additions.shared.looking import PROFILE
 from perfkit.errors import Cancelled, RunFailed
 from tests.support import scripts
 from tests.support.cli import perfkit
@@ -149,7 +150,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         assert [(place.where, place.call, place.count) for place in places] == [("train.py:22", "item", 3)]
         trace = script.folder / "steps.json"
         options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
-        assert script.ask("profile", path=str(trace), **options) == str(trace)
+        assert script.ask(PROFILE, path=str(trace), **options) == str(trace)
         train(script)
         assert {line.split()[0] for line in script.written("out")[-4:]} == {"torch.float32"}
         facts = script.ask("describe")

@@ -14,7 +14,7 @@ from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.scripts import advice, messages, report, study
 from perfkit.additions.scripts.messages import Account, Evidence, Growth, Observation, ScriptFacts, Symptoms
 from perfkit.additions.scripts.watched import Launch, WatchedScript
-from perfkit.additions.shared.looking import new_trace
+from perfkit.additions.shared.looking import PROFILE, new_trace
 from perfkit.additions.shared.memory import Memory
 from perfkit.additions.shared.trend import Trend, trend
 from perfkit.errors import TookTooLong, TrainingEnded
@@ -154,7 +154,7 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     _go_on(answers, patient, math.inf if whole else until)
     progress.reach(0.8)
     answers.syncs = answers.ask("hidden waits", SYNCS, until, steps=LIMIT.sync_steps)
-    answers.trace = answers.ask("a profile", "profile", until, path=str(new_trace()), **LIMIT.profiled)
+    answers.trace = answers.ask("a profile", PROFILE, until, path=str(new_trace()), **LIMIT.profiled)
     return answers
 
 

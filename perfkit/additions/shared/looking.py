@@ -13,6 +13,7 @@ from perfkit.studies import planning, staging
 from perfkit.studies.sources import Progress, Session
 
 LOOK = "a look at its steps"  # a study that a source may refuse
+PROFILE = "perfkit.additions.shared.tracing:profile"  # a question to a training; see `Procedures.answer`
 Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
 
 
@@ -49,5 +50,5 @@ def new_trace() -> Path:
 
 def profiled(session: Session, recipe: Recipe, steps: int, path: Path, stacks: bool = False) -> Path:
     """Profiles some steps of a recipe, after five that are skipped or discarded."""
-    session.look(recipe, "profile", path=str(path), wait=1, warmup=4, active=steps, stacks=stacks)
+    session.look(recipe, PROFILE, path=str(path), wait=1, warmup=4, active=steps, stacks=stacks)
     return path

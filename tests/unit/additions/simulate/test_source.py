@@ -10,6 +10,7 @@ from perfkit.additions.doctor.noise import measure_noise
 from perfkit.additions.inside.looks import kernels
 from perfkit.additions.parity.study import parity
 from perfkit.additions.search.tune import tune
+from perfkit.additions.shared.looking import PROFILE
 from perfkit.additions.simulate import chrome
 from perfkit.additions.simulate.costs import constants, error_table
 from perfkit.additions.simulate.host import ARTICLE
@@ -83,9 +84,9 @@ def test_python_frames_of_a_step_that_does_not_run_are_refused(tmp_path, monkeyp
     session = SimulatedSession(plan(device="sim:v100").source(), Progress())
     monkeypatch.setattr(session, "prediction", lambda recipe: prediction())
     where = {"path": str(tmp_path / "a.json"), "active": 2}
-    assert session.look(Recipe(), "profile", **where, stacks=False) == where["path"]
+    assert session.look(Recipe(), PROFILE, **where, stacks=False) == where["path"]
     with pytest.raises(InvalidValue, match="a simulated step has no Python frames"):
-        session.look(Recipe(), "profile", **where, stacks=True)
+        session.look(Recipe(), PROFILE, **where, stacks=True)
 
 
 def test_errors_are_those_of_the_constants_in_use():
