@@ -143,33 +143,33 @@ def in_wsl() -> bool:
     return "microsoft" in platform.release().lower()
 
 
-def free_gpu_bytes(device: str | None) -> int | None:
+def free_gpu_bytes(uuid: str | None) -> int | None:
     """The free memory of a GPU (given by its UUID); None without a GPU or without NVML."""
-    return getattr(_ask("DeviceGetMemoryInfo", _card(device)), "free", None)
+    return getattr(_ask("DeviceGetMemoryInfo", _card(uuid)), "free", None)
 
 
-def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> float:
+def taken_gpu_share(uuid: str | None, since: float, own: Collection[int]) -> float:
     """The largest share of a GPU's multiprocessors that another process has used since a moment (0 to 1).
 
     `own` processes do not count. In a container NVML may report the host's ids, and ours cannot be found
     among them. Then the answer is 0, and only `quality_warnings` tells about others.
     """
-    if not (device and pids_known()):
+    if not (uuid and pids_known()):
         return 0.0
-    samples = _ask("DeviceGetProcessUtilization", _card(device), int(since * 1e6)) or []
+    samples = _ask("DeviceGetProcessUtilization", _card(uuid), int(since * 1e6)) or []
     return max((sample.smUtil / 100 for sample in samples if sample.pid not in own), default=0.0)
 
 
 @contextlib.contextmanager
-def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[list[float]]:
+def sample_utilization(uuid: str | None, period_s: float = 0.1) -> Iterator[list[float]]:
     """Samples a GPU's utilization in a thread of this process, outside the measured one.
 
     A sample is the percentage of NVML's last 1/6 to 1 s in which a kernel ran. The GPU is given by its UUID,
-    not by an index: NVML ignores CUDA_VISIBLE_DEVICES. Without a device or NVML, there are no samples.
+    not by an index: NVML ignores CUDA_VISIBLE_DEVICES. Without one or without NVML, there are no samples.
     """
     samples: list[float] = []
     ended = threading.Event()
-    card = _card(device)
+    card = _card(uuid)
 
     def sample() -> None:
         while card is not None and not ended.wait(period_s):

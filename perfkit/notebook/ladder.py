@@ -33,7 +33,7 @@ def use(device: str | None = None) -> None:
     It is named as for `perfkit.plan`; None is this machine's best. Raises a PerfkitError if it is not there.
     """
     planning.plan(device=device)
-    LadderPanel.session_device = device
+    LadderPanel.kernel_device = device
 
 
 class LadderPanel(Panel):
@@ -49,19 +49,19 @@ class LadderPanel(Panel):
     """
 
     heading = "What does each stage add to the ones below it?"
-    session_device: str | None = None  # what `use` was given last
+    kernel_device: str | None = None  # what `use` was given last
     titles: Recipes | None = None  # recipes to measure in the place of stages
 
     def __init__(
         self, stages: Sequence[str] | None = None, workload: str | None = None, **where: Unpack[Where]
     ) -> None:
-        device = where.get("device") or self.session_device
+        device = where.get("device") or self.kernel_device
         self._plan_for = partial(planning.plan, workload, stages=stages, **where)
         self._settings = dict(where.get("settings") or {})
         key = (stages, workload, where, self.titles)
         self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.subject.device  # what the plan is for, such as `recorded:NAME`
-        places = {name: name for name in (self.device, self.session_device) if name} | _places()
+        places = {name: name for name in (self.device, self.kernel_device) if name} | _places()
         options = [(words, name) for name, words in places.items()]
         self._menu = widgets.Dropdown(
             description="Where", options=options, value=self.device, _dom_classes=["pk-where"]
@@ -122,11 +122,11 @@ class LadderPanel(Panel):
             self.status.tell(_failure(self.runs))
         self.show()
 
-    def _clear(self, request: Plan) -> None:
+    def _clear(self, plan: Plan) -> None:
         """Shows nothing; problems of an earlier result do not apply to the next one."""
         self.store.problems.clear()
         self.store.lost.clear()
-        self._take(Answered(request))
+        self._take(Answered(plan))
 
     @contextlib.contextmanager
     def _noted(self, what: str) -> Iterator[None]:
@@ -140,8 +140,8 @@ class LadderPanel(Panel):
 
     def _measure(self, job: Job) -> None:
         self._climb(job)
-        if not job.request.recorded:
-            self.store.remember(plan_key(job.request), self.runs[0].session)
+        if not job.plan.recorded:
+            self.store.remember(plan_key(job.plan), self.runs[0].session)
             self._check(job)
             with self._noted("The steps could not be drawn"):
                 self._steps(job.progress)
@@ -153,9 +153,9 @@ class LadderPanel(Panel):
         """Measures what a job asks for. Raises what went wrong, also in a run, and what was stopped."""
         before = self.answer
         earlier = job.before.runs if job.before else ()
-        self._clear(job.request)
+        self._clear(job.plan)
         try:
-            runs = climb(job.request, self.store, job.progress, earlier)
+            runs = climb(job.plan, self.store, job.progress, earlier)
         except BaseException:
             self._take(after(before, job, ()))
             raise
@@ -173,8 +173,8 @@ class LadderPanel(Panel):
         """Remembers a whole ladder in which a stage failed, if others were measured."""
         measured = [run for run in self.runs if run.status == "ok" and not run.is_again]
         is_whole = not (job.progress.cancelled.is_set() or self.store.lost)
-        if len(measured) > 1 and is_whole and self.answer is not before and not job.request.recorded:
-            self.store.remember(plan_key(job.request), self.runs[0].session)
+        if len(measured) > 1 and is_whole and self.answer is not before and not job.plan.recorded:
+            self.store.remember(plan_key(job.plan), self.runs[0].session)
 
     def sections(self) -> Sequence[Content]:
         if not self.runs:
@@ -198,7 +198,7 @@ class LadderPanel(Panel):
         runs, _ = sentences.pair(self.runs)
         if not 1 <= len(runs) <= 2:
             return None
-        plan = self.answer.request.on(code=runs[0].code)
+        plan = self.answer.plan.on(code=runs[0].code)
         return registry.ask("PICTURES", runs, plan, progress)  # type: ignore[no-any-return]
 
     def _answers(self) -> list[Content]:

@@ -71,7 +71,7 @@ class Panel(Sectioned):
         _replace_older(self, key)
 
     def _measure(self, job: Job) -> None:
-        """Measures what the job's request says, and shows the runs. Raises what went wrong."""
+        """Measures what the job's plan says, and shows the runs. Raises what went wrong."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -164,23 +164,23 @@ class Panel(Sectioned):
             place = self._output
             self._output = output  # a result that is below another cell stays there
             try:
-                request = self._request(before)
+                plan = self._plan_of_job(before)
             except BaseException:
                 self._output = place  # nothing begins, so what is shown stays where it is
                 raise
-            self.job = Job(act, request, self._observe, before)
+            self.job = Job(act, plan, self._observe, before)
             return self.job
 
-    def _request(self, before: Answered | None) -> Plan:
+    def _plan_of_job(self, before: Answered | None) -> Plan:
         """What a job measures, with its code as it is now; one that continues another measures the same."""
         if before is None:
             self._refresh()
             return self._planned_now()
         now = self._planned_now()
-        if now.subject.code != before.request.subject.code:
+        if now.subject.code != before.plan.subject.code:
             what = f"the code of {now.subject.workload} has changed since these rounds were measured"
             raise InvalidValue(what, "Press Run: it measures the code as it is now")
-        return before.request
+        return before.plan
 
     def _refresh(self) -> None:
         """Brings the plan up to date before it is measured."""

@@ -146,7 +146,7 @@ class StagePanel(LadderPanel):
             return
         job.progress.reach(0.99)
         with self._noted("Whether it trains the same could not be checked"):
-            found = proof(job.request, run.title, Recipe.from_dict(run.recipe), job.progress)
+            found = proof(job.plan, run.title, Recipe.from_dict(run.recipe), job.progress)
             self._take(replace(self.answer, proof=found))
         if self.answer.proof:
             self.store.prove(run.id, self.answer.proof)
@@ -174,7 +174,7 @@ class StagePanel(LadderPanel):
         article = [f"The article: {published}."] if published else []
         diff: list[Content] = []
         with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
-            title, lines = staging.stage_diff(self.answer.request.source())
+            title, lines = staging.stage_diff(self.answer.plan.source())
             diff.append(Section(title, [Code(lines, "diff")]))
         parity = tables.parity(self.answer.proof) if self.answer.proof else ()
         card = Section("The card", [Markdown(self.optimization.card()), *article], folded=True)
@@ -191,7 +191,7 @@ def _kept_in_words(decided: Decided) -> str:
 
 def kept() -> dict[str, Value]:
     """The switches of the stages that you kept, for the device, workload and preset of the session."""
-    decided = decisions.decided(RunStore(), planning.plan(device=LadderPanel.session_device))
+    decided = decisions.decided(RunStore(), planning.plan(device=LadderPanel.kernel_device))
     if not decided:
         return dict(FIRST)
     rows = {name: row for name, row in decided.items() if row.decision.kept}

@@ -71,26 +71,26 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def pipeline_efficiency(self) -> float | None:
-        """Throughput / compute-only rate, both from the first incarnation; at most 1."""
-        share = self._compute_only
-        is_known = self.samples_per_s and share and not self.ceiling_below_rate
+        """Throughput / the rate on a cached batch, both from the first incarnation; at most 1."""
+        share = self._on_cached_batch
+        is_known = self.samples_per_s and share and not self.is_slower_on_cached_batch
         return min(1.0, math.exp(share.centre)) if is_known and share else None
 
     @property
     def ceiling_samples_per_s(self) -> float | None:
-        """The compute-only rate: the throughput if loading data took no time."""
+        """The rate on a cached batch: the throughput if loading data took no time."""
         rate = self.samples_per_s
         efficiency = self.pipeline_efficiency
         return rate.value / efficiency if rate and efficiency else None
 
     @property
-    def ceiling_below_rate(self) -> bool:
-        """Whether the compute-only rate is below the throughput by more than chance, which is impossible."""
-        share = self._compute_only
+    def is_slower_on_cached_batch(self) -> bool:
+        """Whether a cached batch made it slower, by more than chance, which is impossible."""
+        share = self._on_cached_batch
         return bool(share and share.rounds >= stats.MIN_ROUNDS and share.centre - share.half > 0.01)
 
     @cached_property
-    def _compute_only(self) -> Nested | None:
+    def _on_cached_batch(self) -> Nested | None:
         """The logarithm of the throughput / the rate on a cached batch, with its interval."""
         cached = np.array(self.raw.ceiling_samples_per_s)
         first = slice(self.raw.sizes[0] if self.raw.incarnations else cached.size)

@@ -69,7 +69,7 @@ class Raw(msgspec.Struct, frozen=True):
     data_wait_s: list[Seconds] = []
     warmup_steps: Count = 0
     device_step_s: list[Duration] = []
-    """On accelerators: device time between the ends of successive measured steps, within each block."""
+    """On accelerators: device time between the ends of successive measured steps, within each slice."""
     block_samples_per_s: list[Rate] = []  # one slice in each round
     ceiling_samples_per_s: list[Rate] = []
     """The rates of slices on a batch that is already on the device, after the first incarnation's rounds."""
@@ -82,7 +82,7 @@ class Raw(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if len(self.ceiling_samples_per_s) > len(self.block_samples_per_s):
-            raise ValueError("it has more compute-only slices than rounds")
+            raise ValueError("it has more slices on a cached batch than rounds")
         if self.incarnations and sum(self.incarnations) != len(self.block_samples_per_s):
             raise ValueError("its incarnations do not add up to the number of its rounds")
 

@@ -24,9 +24,9 @@ class Stopped(Cancelled):
 
 @dataclass(frozen=True)
 class Answered:
-    """What was measured for a request: a job makes a new answer, or leaves the one that is there."""
+    """What was measured for a plan: a job makes a new answer, or leaves the one that is there."""
 
-    request: Plan
+    plan: Plan
     runs: Sequence[Run] = ()
     notices: tuple[str, ...] = ()  # what went wrong without making it void
     proof: Parity | None = None  # whether its stage trains the same
@@ -36,8 +36,8 @@ class Answered:
     @property
     def can_continue(self) -> bool:
         """Whether further rounds could decide what it leaves open; a longer ladder builds on its verdicts."""
-        ladder = self.request.ladder
-        takes_more = not self.request.recorded and (ladder.recipes or len(ladder.stages) < 2)
+        ladder = self.plan.ladder
+        takes_more = not self.plan.recorded and (ladder.recipes or len(ladder.stages) < 2)
         ratios = [run.speedup(each.role) for run in self.runs if not run.is_again for each in run.pairings]
         if self.comparison:
             ratios = [self.comparison.ratio]
@@ -48,7 +48,7 @@ class Answered:
 class Job:
     """One piece of work, which is done once: idle, running, perhaps stopping, then how it ended.
 
-    `work` does it: it gets the job, works on its `request`, a value that nothing changes any more, reports to
+    `work` does it: it gets the job, works on its `plan`, a value that nothing changes any more, reports to
     its `progress`, and raises what goes wrong. `changed` is called after each change, with the run that has
     just ended, if any. `before` is the answer that this job continues.
     """
@@ -56,11 +56,11 @@ class Job:
     def __init__(
         self,
         work: Callable[["Job"], object],
-        request: Any = None,
+        plan: Any = None,
         changed: Callable[["Job", Run | None], object] = lambda job, run: None,
         before: Answered | None = None,
     ) -> None:
-        self.request = request
+        self.plan = plan
         self.before = before
         self.state: State = "idle"
         self.now = Update("", "starting …", 0.0)
@@ -150,18 +150,18 @@ def after(before: Answered, job: Job, runs: Sequence[Run]) -> Answered:
     """The answer that a job leaves, by the `runs` that its study returned: none if it raised.
 
     A job that was stopped or failed leaves the one `before`, unless every run that has rounds in it has some
-    now. Of the same request, the programs are the same, and so is what else is known of them.
+    now. Of the same plan, the programs are the same, and so is what else is known of them.
     """
     has_ended = all(run.status in ("ok", "not_applicable") for run in runs)
     if runs and has_ended and not job.progress.cancelled.is_set():
-        return Answered(job.request, runs)
+        return Answered(job.plan, runs)
     runs = runs or job.runs
     measured = {run.title for run in runs if run.status == "ok"}
     loses_some = any(run.status == "ok" and run.title not in measured for run in before.runs)
     adds_nothing = not runs or list(runs) == list(before.runs)
     if adds_nothing or loses_some:
         return before
-    return replace(before, runs=runs) if job.request == before.request else Answered(job.request, runs)
+    return replace(before, runs=runs) if job.plan == before.plan else Answered(job.plan, runs)
 
 
 def remembered(plan: Plan, store: RunStore) -> Answered:

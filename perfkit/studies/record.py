@@ -15,7 +15,7 @@ from perfkit.machine import cores
 from perfkit.results import AGAIN, Pairing, Raw, Role, Run, rated
 from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
-from perfkit.worker.messages import Block, Description, Trained
+from perfkit.worker.messages import Description, TimedSteps, Trained
 
 
 def begun(session: str, stage: Stage, plan: Plan, description: Description) -> Run:
@@ -129,19 +129,19 @@ class Record:
 def _raw(side: Side, parts: list[list[Round]]) -> Raw:
     warm, *further = (trained.warmup for trained in side.trained)
     rounds = list(itertools.chain.from_iterable(parts))
-    blocks = [round.slices[side] for round in rounds]
-    steps = sum(blocks, start=Block(0, 0.0))
+    slices = [round.slices[side] for round in rounds]
+    steps = sum(slices, start=TimedSteps(0, 0.0))
     return Raw(
         step_s=[*warm.step_s, *steps.step_s],
         data_wait_s=[*warm.data_wait_s, *steps.data_wait_s],
         device_step_s=steps.device_step_s,
         warmup_steps=len(warm.step_s),
         further_warmup_s=[each.step_s for each in further],
-        block_samples_per_s=[block.samples_per_s for block in blocks],
-        block_steps=[len(block.step_s) for block in blocks],
+        block_samples_per_s=[each.samples_per_s for each in slices],
+        block_steps=[len(each.step_s) for each in slices],
         disturbed=[round.disturbed for round in rounds],
         incarnations=[len(part) for part in parts],
-        ceiling_samples_per_s=[block.samples_per_s for block in side.cached],
+        ceiling_samples_per_s=[each.samples_per_s for each in side.on_cached_batch],
         gpu_utilization_nvml=side.gpu_utilization,
     )
 
@@ -156,8 +156,8 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
         yield f"undisturbed and disturbed rounds disagree: {quiet} and {noisy}"
     if measured.in_turns and len(measured.sides) > 1:
         yield "the sides took turns, because they do not fit into memory together, so this takes longer"
-    if run.ceiling_below_rate:
-        yield "the compute-only rate is below the measured one, so the machine was not steady: run it again"
+    if run.is_slower_on_cached_batch:
+        yield "it was slower on a cached batch, so the machine was not steady: run it again"
     if side.peak and side.peak.recompiles:
         yield "the model was recompiled while it was measured: keep its input shapes the same"
     for conditions in run.machine["conditions"].values():

@@ -15,7 +15,7 @@ from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import Conversation
 from perfkit.results import Busiest, Rounds, Spread
-from perfkit.worker.messages import Block, Peak, Trained
+from perfkit.worker.messages import Peak, TimedSteps, Trained
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class Side:
     trained: list[Trained] = field(default_factory=list)  # what each incarnation reported when it was warm
     failure: PerfkitError | None = None
     child: Conversation | None = None  # the processes that train now
-    cached: list[Block] = field(default_factory=list)  # slices on a batch that is already on the device
+    on_cached_batch: list[TimedSteps] = field(default_factory=list)  # slices without loading
     peak: Peak | None = None
     was_asked: bool = False  # for what is asked once: slices on a cached batch, and the peak
     remarks: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ def pids_of(sides: Iterable[Side]) -> set[int]:
 class Round:
     """One slice of each side that took part."""
 
-    slices: dict[Side, Block] = field(default_factory=dict)
+    slices: dict[Side, TimedSteps] = field(default_factory=dict)
     taken: dict[Side, float] = field(default_factory=dict)
     """The share of the cores, or of the GPU, that others took meanwhile."""
     sampled: dict[Side, list[float]] = field(default_factory=dict)  # of the GPU's utilization meanwhile
@@ -66,10 +66,10 @@ class Round:
     def disturbed(self) -> float:
         return max(self.taken.values(), default=0.0)
 
-    def add(self, side: Side, block: Block, taken: float, sampled: list[float]) -> None:
+    def add(self, side: Side, steps: TimedSteps, taken: float, sampled: list[float]) -> None:
         """Adds a slice of a side; if it was measured twice, the less disturbed one counts."""
         if side not in self.slices or taken < self.taken[side]:
-            self.slices[side] = block
+            self.slices[side] = steps
             self.taken[side] = taken
             self.sampled[side] = sampled
 
@@ -86,7 +86,7 @@ class Incarnation:
     def round_s(self) -> float:
         spent_s = 0.0
         for round in self.rounds:
-            spent_s += sum(block.seconds for block in round.slices.values())
+            spent_s += sum(steps.seconds for steps in round.slices.values())
         return spent_s / max(1, len(self.rounds))
 
 

@@ -42,7 +42,7 @@ class Slices:
         before = cores.cpu_times(side.child.tree.cpu_s())
         try:
             size = self._rule.slice
-            block = side.child.ask("slice", samples=size.samples, seconds=size.seconds)
+            steps = side.child.ask("slice", samples=size.samples, seconds=size.seconds)
         except PerfkitError as problem:
             self._give_up(side, problem)
             return
@@ -53,7 +53,7 @@ class Slices:
         if self._machine.gpu:
             own = pids_of(self._measured.sides)  # a sample covers up to a second: perhaps the slice before
             share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, own))
-        round.add(side, block, share, self.utilization[sampled:])
+        round.add(side, steps, share, self.utilization[sampled:])
 
     def _give_up(self, side: Side, problem: PerfkitError) -> None:
         """A slice has failed: the side leaves, or the measurement goes on in another way or ends."""
@@ -77,12 +77,12 @@ class Slices:
             side.peak = _answer(side, "peak")
         for _ in range(min(self._rule.cached, len(self._measured.now.rounds))):
             for side in self._machine.shuffled(sides):
-                block = _answer(side, "ceiling", samples=size.samples, seconds=size.seconds)
-                if block:
-                    side.cached.append(block)
+                steps = _answer(side, "cached_batch", samples=size.samples, seconds=size.seconds)
+                if steps:
+                    side.on_cached_batch.append(steps)
 
 
-_LACKS = {"peak": "its peak memory", "ceiling": "its compute-only rate"}
+_LACKS = {"peak": "its peak memory", "cached_batch": "its rate on a cached batch"}
 
 
 def _answer(side: Side, question: str, **arguments: float) -> Any:
@@ -95,7 +95,7 @@ def _answer(side: Side, question: str, **arguments: float) -> Any:
         raise
     except PerfkitError as problem:
         side.stop()
-        side.cached.clear()
+        side.on_cached_batch.clear()
         side.remarks.append(f"{_LACKS[question]} is not known: {problem}")
         return None
     side.child.suspend()

@@ -31,7 +31,7 @@ class Description(msgspec.Struct, frozen=True):
     convolves: bool = True
 
 
-class Block(msgspec.Struct, frozen=True):
+class TimedSteps(msgspec.Struct, frozen=True):
     """Consecutive steps: their raw values, and the total time, with the device synchronised at both ends."""
 
     samples: int
@@ -45,8 +45,8 @@ class Block(msgspec.Struct, frozen=True):
     def samples_per_s(self) -> float:
         return self.samples / self.seconds
 
-    def __add__(self, other: "Block") -> "Block":
-        return Block(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+    def __add__(self, other: "TimedSteps") -> "TimedSteps":
+        return TimedSteps(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
 
 class CompileCounters(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     recipe: dict[str, Any]  # the recipe in effect; for a script, what its objects show
     facts: dict[str, str] = {}
     startup_s: float
-    warmup: Block  # every step before the first block
+    warmup: TimedSteps  # every step before the first slice
     losses: list[float]
     mechanisms: list[Mechanism]
     batch_bytes_per_sample: int | None = None

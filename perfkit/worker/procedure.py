@@ -16,7 +16,7 @@ from typing import Any
 
 from perfkit import lookup
 from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak
-from perfkit.worker.messages import Block, Peak
+from perfkit.worker.messages import Peak, TimedSteps
 from perfkit.worker.timeline import Timeline
 
 Procedure = Generator[None, Any, Any]  # receives steps, returns an answer
@@ -24,7 +24,7 @@ Procedure = Generator[None, Any, Any]  # receives steps, returns an answer
 WINDOW = 4  # warm-up steps that are compared with as many before them
 MAX_WARMUP_STEPS = 200
 STEADY = 0.05  # the time is steady if the medians of two windows differ by at most this share
-HELD_FIRST = 3  # untimed steps on a cached batch: some batches may have been fetched ahead
+UNTIMED_FIRST = 3  # steps on a cached batch that do not count: some batches may have been fetched ahead
 MANY_MARKED = 8
 """This many steps with other work in them count from then on, if they are at least half of all steps."""
 
@@ -51,8 +51,8 @@ class TakenSteps:
     """The times of the plain steps, known once the device has reached their end."""
     on_device: bool = False  # whether these times are the device's own
 
-    def block(self) -> Block:
-        return Block(
+    def timed(self) -> TimedSteps:
+        return TimedSteps(
             samples=sum(step.samples for step in self.plain),
             seconds=max(sum(self.step_s), 1e-9),
             step_s=[step.seconds for step in self.plain],
@@ -86,8 +86,8 @@ class Procedures:
     """A `Training` or a script, set before anything is measured.
 
     It has a `device`, a `loader`, the loader's `iterator`, which holds the worker processes,
-    `samples_per_step` and `batches_per_step`. Inside `hold`, it trains on one batch that is on the device;
-    inside `phases`, the parts of a step have names for the profiler. `note` stores a remark.
+    `samples_per_step` and `batches_per_step`. Inside `on_cached_batch`, it trains on one batch that is on the
+    device; inside `phases`, the parts of a step have names for the profiler. `note` stores a remark.
     """
     first_graphs = 0  # graphs that torch.compile made before later ones count as recompilations
 
@@ -190,7 +190,7 @@ class Procedures:
         """
         taken = yield from self.take(self.steps_for(samples, seconds), "measuring")
         self._step_s = statistics.median(taken.step_s)  # step times may change
-        return taken.block()
+        return taken.timed()
 
     def steps_for(self, samples: int, seconds: float = 0.0) -> int:
         """The steps of a slice: a multiple of the number of workers, each of which loads a batch in turn."""
@@ -199,11 +199,11 @@ class Procedures:
         workers = max(1, self._workers)
         return int(math.ceil(steps / workers) * workers)
 
-    def ceiling(self, samples: int, seconds: float = 0.0) -> Procedure:
+    def cached_batch(self, samples: int, seconds: float = 0.0) -> Procedure:
         """A slice on one batch that is already on the device, without the loader."""
-        with self.subject.hold():
-            yield from self.take(HELD_FIRST, "cached batch")
-            return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).block()
+        with self.subject.on_cached_batch():
+            yield from self.take(UNTIMED_FIRST, "cached batch")
+            return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).timed()
 
     def peak(self) -> Peak:
         """Peak memory since the warm-up, and recompilations since the first steps."""

@@ -83,7 +83,7 @@ class WorkerSession(Procedures):
         return Trained(
             recipe=recipe.to_dict(),
             startup_s=self._startup_s + training.built_at - began,
-            warmup=first.block() + warm.block(),
+            warmup=first.timed() + warm.timed(),
             losses=loss_values(first.plain),
             mechanisms=proofs,
             batch_bytes_per_sample=sample_bytes,

@@ -105,7 +105,7 @@ class Training(View):
             self.iterator._shutdown_workers()
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def on_cached_batch(self) -> Iterator[None]:
         """Trains on one batch that is already on the device, with the loader's workers stopped."""
         program = self._program
         source = program.source

@@ -70,7 +70,7 @@ def test_a_model_that_cannot_be_compiled_fails_its_stage_alone(monkeypatch):
     assert "compiler" in runs[1].reason
 
 
-@pytest.mark.parametrize("phase", ["importing torch", "building", "measuring", "ceiling"])
+@pytest.mark.parametrize("phase", ["importing torch", "building", "measuring", "cached batch"])
 def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase):
     cancelled = threading.Event()
 
@@ -84,7 +84,7 @@ def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase)
         assert phase == "importing torch"
     else:
         # Both stages are warm before the first round, and the cached batch comes after the last one.
-        assert statuses(runs) == ["ok" if phase == "ceiling" else "cancelled"] * 2
+        assert statuses(runs) == ["ok" if phase == "cached batch" else "cancelled"] * 2
 
 
 # The command line, with its progress as plain lines, so that a test can wait for a phase.

@@ -33,7 +33,7 @@ SOURCES = sorted(FOLDER.glob("0[1-7]_*.py"))
 @pytest.fixture(autouse=True)
 def _on_a_simulated_gpu(data_dir, monkeypatch):
     """What the menu of a panel chooses; played from its recording, so that no process is started."""
-    monkeypatch.setattr(pk.LadderPanel, "session_device", None)
+    monkeypatch.setattr(pk.LadderPanel, "kernel_device", None)
     pk.use("recorded:sim-v100")
 
 

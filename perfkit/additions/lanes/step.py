@@ -101,8 +101,8 @@ def side(session: WorkerSession, title: str, step_s: float | None = None) -> Pro
             yield from session.take(SETTLE + STAMPED, "measuring")
         done = stamped.read()
     training.iterator = loader._iterator
-    with training.hold():
-        cached = yield from session.take(6, "ceiling")
+    with training.on_cached_batch():
+        cached = yield from session.take(6, "cached batch")
     begins = parts.begins(training.recipe.accumulation)
     first = nearest(begins, step_s, done)
     start, end = begins[first], begins[first + 2]

@@ -14,7 +14,7 @@ from perfkit.additions.shared.lines import Line
 from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
 from perfkit.recipe import Value, switches
-from perfkit.worker.messages import Block, DeviceFacts
+from perfkit.worker.messages import DeviceFacts, TimedSteps
 
 TEXTS: dict[str, dict[str, Any]] = lookup.toml(__package__, "texts")
 LOSSES = 8  # first losses that are compared
@@ -96,7 +96,7 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Some plain steps, without anything else in them; `ended`: so has the script."""
 
-    block: Block
+    block: TimedSteps
     ended: bool = False
 
     @property

@@ -98,8 +98,8 @@ class ScriptPanel(Panel):
             title = self._controls.recipe.describe(self._controls.base)
             sides = Candidate(study.UNCHANGED), Candidate(title, changes=self._settings())
         earlier = job.before.comparison if job.before else None
-        result = compare_candidates(*sides, job.request, earlier, job.progress, self.store)
-        self._take(Answered(job.request, [result.a, result.b], sides=sides, comparison=result))
+        result = compare_candidates(*sides, job.plan, earlier, job.progress, self.store)
+        self._take(Answered(job.plan, [result.a, result.b], sides=sides, comparison=result))
         self._forget_edit()
         self._seen = [section._replace(folded=True) for section in self._seen]
         self._require_stored()

@@ -95,7 +95,7 @@ class Questions(Procedures, Part):
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
             facts={"step": script.step_in_words(), **facts},
             startup_s=self._startup_s,
-            warmup=first.block() + warm.block(),
+            warmup=first.timed() + warm.timed(),
             losses=[float(loss) for loss in script.losses[:backwards]],
             mechanisms=checks.verify(script, script.toggles),
             samples_per_step=script.samples_per_step,
@@ -161,8 +161,8 @@ class Questions(Procedures, Part):
                 if not self.under_way.plain:
                     raise
                 self.time_steps()
-                return messages.Observation(block=self.under_way.block(), ended=True)
-        return messages.Observation(block=self.under_way.block())
+                return messages.Observation(block=self.under_way.timed(), ended=True)
+        return messages.Observation(block=self.under_way.timed())
 
     def run_on(self, steps: float = math.inf, seconds: float = math.inf) -> Procedure:
         """Goes on at the script's own speed, until so many steps or for so many seconds; whether it ended."""

@@ -30,7 +30,7 @@ from perfkit.studies.here import InRounds, target_of
 from perfkit.studies.planning import plan
 from perfkit.studies.sides import AskMore
 from perfkit.studies.sources import Plan, Progress, Source
-from perfkit.worker.messages import Block, Description, DeviceFacts, Trained
+from perfkit.worker.messages import Description, DeviceFacts, TimedSteps, Trained
 
 UNCHANGED = "the unchanged script"  # the side that others are compared with
 LIMIT = limits("study")
@@ -61,9 +61,9 @@ class Pace:
     began_at: int = 0
     size: int = 0  # samples of the newest slice
 
-    def note(self, block: Block) -> None:
+    def note(self, taken: TimedSteps) -> None:
         """A slice tells how fast it is now: it was started while others were busy, too."""
-        self.step_s = block.seconds / max(1, len(block.step_s))
+        self.step_s = taken.seconds / max(1, len(taken.step_s))
 
 
 class Pacer:

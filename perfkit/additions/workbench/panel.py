@@ -126,8 +126,8 @@ class Workbench(LadderPanel):
         self.wait(self._record)
 
     def _record(self, job: Job) -> None:
-        job.request.source().require(LOOK)
-        subject = job.request.subject
+        job.plan.source().require(LOOK)
+        subject = job.plan.subject
         profile = lookup.load(registry.table("NOTEBOOK")["profile"])
         view = profile(
             subject.workload,

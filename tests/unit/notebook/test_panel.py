@@ -424,7 +424,7 @@ def test_what_ends_before_it_measures_leaves_the_answer_and_what_is_known_of_it(
     panel.run()
     shown = terminal.text(panel.sections())
     assert "Parity" in shown
-    request = panel.answer.request
+    plan = panel.answer.plan
     for _ in range(2):
         FakeStudy(monkeypatch, ends)
         pressed(panel, button)
@@ -433,7 +433,7 @@ def test_what_ends_before_it_measures_leaves_the_answer_and_what_is_known_of_it(
         assert offers_more(panel)
     study = FakeStudy(monkeypatch, measured(base, stage))
     pressed(panel, "pk-continue")
-    assert ([*study.earlier], study.plans) == (answer, [request])
+    assert ([*study.earlier], study.plans) == (answer, [plan])
 
 
 def test_rounds_that_were_measured_before_a_stop_are_part_of_the_answer(monkeypatch):

@@ -126,7 +126,7 @@ def test_a_panel_that_is_there_already_is_measured_on_what_is_kept_when_it_runs(
     first.keep()
     assert later.plan.ladder.settings == {} and kept > 0
     later.run()
-    assert study.plans[-1] == later.answer.request
+    assert study.plans[-1] == later.answer.plan
     assert study.plans[-1].ladder.settings["workers"] == kept
     assert "data loading 1.5" in later._decisions.value
     assert "This stage is measured on top of " in later._decisions.value

@@ -12,7 +12,7 @@ from perfkit.recipe import Recipe
 from perfkit.studies import here, record, sides, slices
 from perfkit.worker import messages
 
-WARMUP = messages.Block(24, 3.0, [2.0, 0.5, 0.5], [0.5, 0.1, 0.1])
+WARMUP = messages.TimedSteps(24, 3.0, [2.0, 0.5, 0.5], [0.5, 0.1, 0.1])
 
 
 class FakeMachine:
@@ -84,7 +84,7 @@ class FakeChild(contextlib.AbstractContextManager):
     def ask(self, question, **arguments):
         assert not self.stopped, f"{question} was asked of a child that has ended"
         running = [child.number for child in self.machine.children if not (child.stopped or child.suspended)]
-        if question in ("slice", "ceiling"):
+        if question in ("slice", "cached_batch"):
             assert running in ([], [self.number]), f"{running} run in the turn of {self.number}"
         self.suspended = False
         self.machine.asked.append((self.number, question))
@@ -123,12 +123,12 @@ class FakeChild(contextlib.AbstractContextManager):
                         graphs=int(self.recipe.compile), cache_hits=hits
                     ),
                 )
-            case "slice" | "ceiling":
+            case "slice" | "cached_batch":
                 rate = self.machine.rate(self.recipe) * self.machine.rate_of(self)
                 samples = 2 * self.recipe.batch_size
-                seconds = samples / rate / (2 if question == "ceiling" else 1)
+                seconds = samples / rate / (2 if question == "cached_batch" else 1)
                 self.machine.now += seconds
-                return messages.Block(samples, seconds, [seconds / 2] * 2, [seconds / 8] * 2)
+                return messages.TimedSteps(samples, seconds, [seconds / 2] * 2, [seconds / 8] * 2)
             case "peak":
                 return messages.Peak(1000 * self.recipe.batch_size, None, 0)
             case "perfkit.additions.parity.check:check":

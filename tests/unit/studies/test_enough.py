@@ -9,7 +9,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.studies.enough import FEWEST, Enough
 from perfkit.studies.sides import Incarnation, Measured, Round, Side
-from perfkit.worker.messages import Block
+from perfkit.worker.messages import TimedSteps
 
 BUDGET = Budget(60.0)
 COUNTED = StopRule(Slice(samples=1), rounds=3, loss_steps=1, warmup_s=0.0)
@@ -23,7 +23,7 @@ def found(rounds, names=("baseline", "amp")):
     taken = [Round() for _ in rounds]
     for one, rates in zip(taken, rounds, strict=True):
         for name, rate in rates.items():
-            one.add(sides[name], Block(samples=100, seconds=100 / rate), 0.0, [])
+            one.add(sides[name], TimedSteps(samples=100, seconds=100 / rate), 0.0, [])
     incarnations = [Incarnation(start_s=2.0, rounds=taken)]
     spreads = dict.fromkeys(sides.values(), stats.ONE_PROCESS)
     return Measured(list(sides.values()), spreads, incarnations)

@@ -116,7 +116,7 @@ def test_it_is_waited_for_and_what_is_stopped_later_has_ended_already():
 def test_a_job_that_continues_an_answer_knows_it():
     answer = Answered(PLAN, session()[:2])
     assert not answer.can_continue
-    assert Job(lambda job: None, answer.request, before=answer).before is answer
+    assert Job(lambda job: None, answer.plan, before=answer).before is answer
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(question, m
 
 
 @pytest.mark.parametrize(
-    ("question", "lacks"), [("ceiling", "its compute-only rate"), ("peak", "its peak memory")]
+    ("question", "lacks"), [("cached_batch", "its rate on a cached batch"), ("peak", "its peak memory")]
 )
 def test_a_side_that_fails_after_its_rounds_keeps_them(question, lacks, machine, where):
     """A cached batch is one more on the device, so memory runs out there first; all rounds were thrown away."""

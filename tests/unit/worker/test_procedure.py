@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from perfkit.worker import procedure, timeline
-from perfkit.worker.messages import Block
+from perfkit.worker.messages import TimedSteps
 from perfkit.worker.procedure import MeasuredStep, Procedures, drive
 
 NOTHING = frozenset()
@@ -39,7 +39,7 @@ class Subject:
         return MeasuredStep(seconds, waited, 4, marks=next(self.marks))
 
     @contextlib.contextmanager
-    def hold(self):
+    def on_cached_batch(self):
         self.is_held = True
         yield
         self.is_held = False
@@ -59,7 +59,7 @@ class Subject:
 
 def test_a_slice_has_the_times_of_its_steps():
     subject = Subject(wait=[0.25, 0.5])
-    assert subject.slice(samples=13) == Block(16, 5.5, [1.25, 1.5] * 2, [0.25, 0.5] * 2)
+    assert subject.slice(samples=13) == TimedSteps(16, 5.5, [1.25, 1.5] * 2, [0.25, 0.5] * 2)
     assert subject.reports == ["measuring"]
 
 
@@ -75,7 +75,7 @@ def test_a_slice_has_the_fewest_whole_steps_and_batches_of_every_worker():
 
 def test_a_cached_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for():
     subject = Subject(wait=[0.25])
-    cached = subject.run(subject.procedure.ceiling(16))
+    cached = subject.run(subject.procedure.cached_batch(16))
     assert (cached.step_s, cached.data_wait_s, subject.taken) == ([1.0] * 4, [0.0] * 4, 4 + 3)
 
 

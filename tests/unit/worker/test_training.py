@@ -67,7 +67,7 @@ def test_a_cached_batch_is_repeated_and_the_loader_rests():
     measured, fetched = training(), []
     program = measured._program
     program.source = (fetched.append(batch) or batch for batch in program.source)
-    with measured.hold():
+    with measured.on_cached_batch():
         first, second = loss_values([measured.step(), measured.step()])
     assert second < first, "it learns the one batch"
     measured.step()
@@ -173,7 +173,7 @@ def test_workers_rest_while_a_cached_batch_is_trained_on_and_the_batch_is_fetche
     """A worker that is stopped before it has handed over the batch would be waited for without an end."""
     measured = training(workers=1)
     (worker,) = measured.iterator._workers
-    with measured.hold():
+    with measured.on_cached_batch():
         until = time.monotonic() + 60  # the signal is on its way
         while (is_stopped := psutil.Process(worker.pid).status()) != psutil.STATUS_STOPPED:
             assert time.monotonic() < until, is_stopped

@@ -9,12 +9,12 @@ from perfkit.additions.scripts.advice import Switches, ordered, suggest
 from perfkit.additions.scripts.messages import Account, Evidence, Observation, ScriptFacts, StepTime, Symptoms
 from perfkit.results.stats import Ratio
 from perfkit.rules import Target
-from perfkit.worker.messages import Block, DeviceFacts
+from perfkit.worker.messages import DeviceFacts, TimedSteps
 
 
 def block(samples_per_s, waits=0.0, batch=32, steps=10):
     step = batch / samples_per_s
-    return Block(batch * steps, steps * step, [step] * steps, [waits * step] * steps)
+    return TimedSteps(batch * steps, steps * step, [step] * steps, [waits * step] * steps)
 
 
 def run(optimizing=None):

@@ -11,7 +11,7 @@ from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.questions import Ended, Questions
 from perfkit.additions.scripts.script import Part, Script
 from perfkit.additions.scripts.training import Models
-from perfkit.worker.messages import Block
+from perfkit.worker.messages import TimedSteps
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_slice_is_timed_and_a_step_before_it_is_looked_at(steps, looks):
     def take(count, phase):
         taken.append((count, asked._script.is_timed))
         yield
-        return SimpleNamespace(step_s=[0.1], block=lambda: "block")
+        return SimpleNamespace(step_s=[0.1], timed=lambda: "timed")
 
     asked.take = take
     for _ in range(4):
@@ -97,7 +97,7 @@ def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed
     def take(count, phase, most, enough):
         taken.append([*asked._script.optimizers])
         asked._script.optimizers = ["D", "G"]
-        asked.under_way = SimpleNamespace(block=lambda: Block(len(taken), 1.0, [1.0], [0.0]))
+        asked.under_way = SimpleNamespace(timed=lambda: TimedSteps(len(taken), 1.0, [1.0], [0.0]))
         yield
 
     asked.take = take

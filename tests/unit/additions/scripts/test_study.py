@@ -14,7 +14,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.studies import here
 from perfkit.studies.sources import Progress
-from perfkit.worker.messages import Block
+from perfkit.worker.messages import TimedSteps
 
 
 def run(losses, workers=0, **more):
@@ -106,7 +106,7 @@ def test_both_sides_take_equal_steps_of_an_epoch():
     slow.place += 192
     assert pacer.slice_of(fast, 1, 0.3) == size and fast.place == 960
     fast.place += 192
-    pacer._paces[slow].note(Block(32, 0.03, [0.03], [0.0]))
+    pacer._paces[slow].note(TimedSteps(32, 0.03, [0.03], [0.0]))
     assert pacer.slice_of(fast, 1, 0.3)["samples"] == 480, "it is as fast as its newest slice was"
     assert fast.place == 1152, "it begins the next round"
     assert pacer.slice_of(slow, 1, 0.3)["samples"] == 480, "a round has slices of one size"
@@ -122,8 +122,8 @@ def test_a_side_that_has_failed_is_given_no_part_of_a_round():
 def test_the_first_slice_is_sized_by_the_device_s_clock():
     """By the host's, steps that are only launched would look so short that the slice took minutes."""
     pacer, on_gpu, on_cpu = Pacer(), Child(0), Child(0)
-    launched = Block(64, 1.0, [0.001] * 2, [0.0] * 2, [0.5] * 2)
-    for child, warmup in ((on_gpu, launched), (on_cpu, Block(64, 1.0, [0.25] * 2, [0.0] * 2))):
+    launched = TimedSteps(64, 1.0, [0.001] * 2, [0.0] * 2, [0.5] * 2)
+    for child, warmup in ((on_gpu, launched), (on_cpu, TimedSteps(64, 1.0, [0.25] * 2, [0.0] * 2))):
         pacer.add(child, SimpleNamespace(warmup=warmup, samples_per_step=32))
     assert [pacer._paces[child].step_s for child in (on_gpu, on_cpu)] == [0.5, 0.25]
 
@@ -132,7 +132,7 @@ def test_a_script_that_has_ended_is_forgotten_when_another_one_comes():
     pacer, old = paced(old=Pace(32, 0.09, 960))
     old.line.closed = True
     new = Child(0)
-    pacer.add(new, SimpleNamespace(warmup=Block(64, 1.0, [0.25] * 2, [0.0] * 2), samples_per_step=32))
+    pacer.add(new, SimpleNamespace(warmup=TimedSteps(64, 1.0, [0.25] * 2, [0.0] * 2), samples_per_step=32))
     assert [*pacer._paces] == [new]
     assert new.before_slice(1, 0.5)["samples"] == 64 and new.place == 0
 

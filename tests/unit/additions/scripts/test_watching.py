@@ -21,11 +21,11 @@ from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
 from perfkit.rules import Target
 from perfkit.studies.sources import Plan, Progress
-from perfkit.worker.messages import Block, DeviceFacts, Peak
+from perfkit.worker.messages import DeviceFacts, Peak, TimedSteps
 
 TOOK_S = 500.0  # an evaluation that comes while lines are looked at, of a minute that is budgeted
 ANSWERS = {
-    "observe": Observation(block=Block(320, 0.1, [0.01] * 10, [0.0] * 10)),
+    "observe": Observation(block=TimedSteps(320, 0.1, [0.01] * 10, [0.0] * 10)),
     "account": Account(parts={"steps": 0.1}, steps=10, last=10),
     "describe": ScriptFacts(device="cpu", facts=DeviceFacts()),
     "peak": Peak(None, None, 0),
