@@ -51,7 +51,7 @@ def _show_stored(store: RunStore, name: str | None, output: OutputOptions) -> No
         return
     run = store.get(name)
     sections = [*tables.report([run]), tables.checks("Every check", run.mechanism)]
-    output.deliver(sentences.name(run), sections, summary(run) | {"machine": run.machine})
+    output.deliver(sentences.run_name(run), sections, summary(run) | {"machine": run.machine})
 
 
 def show_session(runs: list[Run], output: OutputOptions, out: Path | None = None) -> None:

@@ -186,7 +186,7 @@ class RunStore:
         rows = self._do(_SQL["newest_pairs"], (self.machine_id, device, allocator, workers))
         return stats.spread_of([AAPair(*row) for row in rows], stats.usual_spread(device, workers))
 
-    def add_noise(self, device: str, allocator: str, workers: bool, pairs: Sequence[AAPair]) -> None:
+    def add_aa_pairs(self, device: str, allocator: str, workers: bool, pairs: Sequence[AAPair]) -> None:
         """Stores further pairs of equal processes if it can; later verdicts take them into account."""
         rows = [(self.machine_id, device, allocator, workers, *pair) for pair in pairs]
         try:

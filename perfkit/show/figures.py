@@ -49,7 +49,7 @@ def _timeline(run: Run, own: Estimate | None, samples: int) -> list[Row]:
     """A run in words, then its loader and host for some samples. A step starts by waiting for its batch."""
     if own is None:
         words = sentences.outcome(run) or "the time of a step is not known"
-        return [Row("", (), f"{sentences.name(run)}: {words}")]
+        return [Row("", (), f"{sentences.run_name(run)}: {words}")]
     scale = 1e3 * samples / max(1, run.samples_per_step)
     step = Estimate(scale * own.value, scale * own.low, scale * own.high)
     wait = (run.data_wait_share or 0.0) * step.value
@@ -62,7 +62,7 @@ def _timeline(run: Run, own: Estimate | None, samples: int) -> list[Row]:
 
 
 def _step_in_words(run: Run, own: Estimate) -> str:
-    words = f"{sentences.name(run)}: {sentences.about(run, units.duration_interval(own))} a step"
+    words = f"{sentences.run_name(run)}: {sentences.about(run, units.duration_interval(own))} a step"
     if run.data_wait_share is not None:
         words += f", {units.percent(run.data_wait_share)} waits for data"
     if (busy := sentences.busy_share(run)) is not None:
@@ -78,7 +78,7 @@ def throughput(runs: Sequence[Run]) -> Figure:
     is_ladder = any(run.decision for run in runs)
     for run in runs:
         rate = run.samples_per_s
-        name = sentences.name(run)
+        name = sentences.run_name(run)
         if rate is None:
             rows.append(Row(name, (), units.wrapped(sentences.outcome(run), 44, 2)))
             continue

@@ -25,7 +25,7 @@ SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "u
 DISTURBED = "!"  # marks a rate that other programs disturbed; it never changes the verdict
 
 
-def name(run: Run) -> str:
+def run_name(run: Run) -> str:
     """The title of a run, or its stage if it has none."""
     return clean(run.title or run.stage)
 
@@ -88,8 +88,8 @@ def headline(runs: Sequence[Run]) -> str:
     """The result in words: `AMP: 1.36× (1.21–1.52) as fast as baseline`; empty if there is none."""
     both, ratio = pair(runs)
     if ratio is None:
-        return f"{name(both[0])}: {step_time(both[0])} a step" if len(both) == 1 else ""
-    before, after = (clean(name(run), 40) for run in both)
+        return f"{run_name(both[0])}: {step_time(both[0])} a step" if len(both) == 1 else ""
+    before, after = (clean(run_name(run), 40) for run in both)
     is_open = "" if ratio.is_faster or ratio.is_slower else f"{ratio.verdict}, "
     predicted = "predicted " if ratio.verdict in _PREDICTED else ""
     return f"{after}: {is_open}{predicted}{units.ratio(ratio)} as fast as {before}{_open(ratio)}"
@@ -114,7 +114,7 @@ def verdict(run: Run, before: Run | None = None) -> str:
         text = f"{units.ratio(ratio)} of the baseline, the same recipe in a second process"
     else:
         text = "; ".join([result(ratio) + _open(ratio), *reasons(run, before)])
-    return f"{name(run)}: {text}."
+    return f"{run_name(run)}: {text}."
 
 
 def _alone(run: Run) -> str:
@@ -207,7 +207,7 @@ def notices(runs: Sequence[Run]) -> list[str]:
         lines.append(f"Simulated {known.gpu}: no kernel ran; {band}.")
     if disturbed := [run for run in runs if run.disturbed is not None]:
         worst = max(disturbed, key=lambda run: run.disturbed or 0.0)
-        affected = ", ".join(map(name, disturbed))
+        affected = ", ".join(map(run_name, disturbed))
         lines.append(f"Disturbed ({DISTURBED}): {disturbance(worst)}. Affected: {affected}.")
     return lines
 

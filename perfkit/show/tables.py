@@ -9,13 +9,13 @@ from perfkit import machine
 from perfkit.results import Check, Parity, Ratio, Run, stats
 from perfkit.show import figures, sentences, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
-from perfkit.show.sentences import SIGNS, about, name
+from perfkit.show.sentences import SIGNS, about, run_name
 
 
 def report(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
     """The report of a session, with its runs in the order of the ladder; `scripts` are by the id of a run."""
     sources = scripts or {}
-    codes = [Section(name(run), [Code(sources[run.id])]) for run in runs if run.id in sources]
+    codes = [Section(run_name(run), [Code(sources[run.id])]) for run in runs if run.id in sources]
     return [
         *overview(runs),
         *map(Notice, sentences.notices(runs)),
@@ -47,10 +47,10 @@ def overview(runs: Sequence[Run]) -> list[str]:
 def ladder(runs: Sequence[Run]) -> Table:
     """One row for each run; if all were compared with the first, a single column has these ratios."""
     same = all(pairing.against == runs[0].id for run in runs for pairing in run.pairings)
-    first = name(runs[0]) if runs else ""
+    first = run_name(runs[0]) if runs else ""
     roles = {f"× {first}": "baseline"} if same else {"× previous": "previous", "× baseline": "baseline"}
     columns = [
-        Col("stage", name),
+        Col("stage", run_name),
         Col("samples/s", rate),
         *(_compared(head, role) for head, role in roles.items()),
         _value_col("waits for data", "data_wait_share", units.percent),
@@ -98,7 +98,7 @@ def against(ratio: Ratio | None, marked: bool = True) -> Cell:
 def loss_table(runs: Sequence[Run]) -> Table:
     """The first and the last stored loss of each stage."""
     columns = (
-        Col("stage", name),
+        Col("stage", run_name),
         Col("first", lambda run: run.losses[0], units.number),
         Col("last", lambda run: run.losses[-1], units.number),
         Col("samples trained on", lambda run: len(run.losses) * run.samples_per_step),
@@ -112,7 +112,7 @@ def notes(runs: Sequence[Run]) -> Bullets:
     stages: dict[str, list[str]] = {}
     for run in runs:
         for text in [*run.warnings, *_facts(run)]:
-            stages.setdefault(text, []).append(name(run))
+            stages.setdefault(text, []).append(run_name(run))
     measured = sum(run.status == "ok" for run in runs)
     lines = []
     for text, names in stages.items():
@@ -157,7 +157,7 @@ def proof(runs: Sequence[Run]) -> Table:
             if check.ok and run.recipe.get(check.name) == before.recipe.get(check.name):
                 passed += 1
             else:
-                rows.append(msgspec.structs.replace(check, name=f"{name(run)}: {check.name}"))
+                rows.append(msgspec.structs.replace(check, name=f"{run_name(run)}: {check.name}"))
     which = "other checks" if rows else "checks"
     note = f"{passed} {which}, all passed" if passed else ""
     return tabulate(
@@ -174,7 +174,7 @@ def stored(history: Sequence[Run]) -> Table:
     """Stored runs, one per row."""
     columns = (
         Col("id", "id"),
-        Col("name", name),
+        Col("name", run_name),
         Col("samples/s", rate),
         Col("workload", "workload_name"),
         Col("session", "session"),

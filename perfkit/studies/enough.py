@@ -41,10 +41,10 @@ class Enough:
     def is_satisfied(self) -> bool:
         measured = self._measured
         if self.budget_s is None:
-            return measured.rounds >= self._rule.rounds
+            return measured.round_count >= self._rule.rounds
         compared = [side for side in measured.open() if side.stage.name != AGAIN][1:]
         if not (compared and measured.sides[0].is_open):  # each by itself: its own rate
-            return measured.rounds >= stats.ENDING_ROUNDS
+            return measured.round_count >= stats.ENDING_ROUNDS
         return all(map(self._is_known, compared))
 
     def next_sides(self) -> list[Side]:

@@ -139,7 +139,7 @@ class Trainings(InRounds):
             if self.store and run.is_again and run.pairings:
                 recipe = Recipe.from_dict(run.recipe)
                 pairs = aa_pairs(run.pairings[0])
-                self.store.add_noise(run.device, recipe.allocator, recipe.workers > 0, pairs)
+                self.store.add_aa_pairs(run.device, recipe.allocator, recipe.workers > 0, pairs)
         return runs
 
     def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:

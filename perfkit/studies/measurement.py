@@ -98,7 +98,7 @@ class Measurement:
 
     def _take_round(self, sides: Sequence[Side]) -> Round:
         alive = _alive(sides)
-        self._say(f"round {self._measured.rounds + 1} of {alive[-1].stage.title}")
+        self._say(f"round {self._measured.round_count + 1} of {alive[-1].stage.title}")
         left_s = self._enough.left_s
         return self._slices.take_round(alive, is_in_time=left_s is not None and left_s > 0)
 

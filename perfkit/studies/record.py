@@ -129,7 +129,7 @@ class Record:
 def _raw(side: Side, parts: list[list[Round]]) -> Raw:
     warm, *further = (trained.warmup for trained in side.trained)
     rounds = list(itertools.chain.from_iterable(parts))
-    slices = [round.slices[side] for round in rounds]
+    slices = [each.slices[side] for each in rounds]
     steps = sum(slices, start=TimedSteps(0, 0.0))
     return Raw(
         step_s=[*warm.step_s, *steps.step_s],
@@ -139,7 +139,7 @@ def _raw(side: Side, parts: list[list[Round]]) -> Raw:
         further_warmup_s=[each.step_s for each in further],
         block_samples_per_s=[each.samples_per_s for each in slices],
         block_steps=[len(each.step_s) for each in slices],
-        disturbed=[round.disturbed for round in rounds],
+        disturbed=[each.disturbed for each in rounds],
         incarnations=[len(part) for part in parts],
         ceiling_samples_per_s=[each.samples_per_s for each in side.on_cached_batch],
         gpu_utilization_nvml=side.gpu_utilization,

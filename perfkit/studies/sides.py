@@ -76,7 +76,7 @@ class Round:
 
 @dataclass
 class Incarnation:
-    """What one life of the processes has measured."""
+    """What has been measured of one set of processes."""
 
     start_s: float = 0.0  # what it took until all sides were warm
     compile_s: float = 0.0  # of it, first steps that compiled: the next incarnation finds the result
@@ -85,8 +85,8 @@ class Incarnation:
     @property
     def round_s(self) -> float:
         spent_s = 0.0
-        for round in self.rounds:
-            spent_s += sum(steps.seconds for steps in round.slices.values())
+        for each in self.rounds:
+            spent_s += sum(steps.seconds for steps in each.slices.values())
         return spent_s / max(1, len(self.rounds))
 
 
@@ -136,7 +136,7 @@ class Measured:
         return self.incarnations[-1]
 
     @property
-    def rounds(self) -> int:
+    def round_count(self) -> int:
         return sum(len(each.rounds) for each in self.incarnations)
 
     def open(self) -> list[Side]:
@@ -148,8 +148,8 @@ class Measured:
     def common_rounds(self, own: Side, other: Side) -> list[list[Round]]:
         """The rounds of each incarnation in which both took part."""
         found = []
-        for each in self.incarnations:
-            rounds = [round for round in each.rounds if own in round.slices and other in round.slices]
+        for incarnation in self.incarnations:
+            rounds = [each for each in incarnation.rounds if own in each.slices and other in each.slices]
             if rounds:
                 found.append(rounds)
         return found
@@ -160,8 +160,8 @@ class Measured:
         parts = self.common_rounds(own, first)
         rounds = list(itertools.chain.from_iterable(parts))
         return Rounds(
-            own_samples_per_s=[round.slices[own].samples_per_s for round in rounds],
-            other_samples_per_s=[round.slices[first].samples_per_s for round in rounds],
-            disturbed=[round.disturbed for round in rounds],
+            own_samples_per_s=[each.slices[own].samples_per_s for each in rounds],
+            other_samples_per_s=[each.slices[first].samples_per_s for each in rounds],
+            disturbed=[each.disturbed for each in rounds],
             incarnations=[len(part) for part in parts],
         )

@@ -24,18 +24,18 @@ class Slices:
 
     def take_round(self, sides: Sequence[Side], is_in_time: bool) -> Round:
         """A slice of each side, in random order; one that others mostly took is repeated if there is time."""
-        round = Round()
+        current = Round()
         for side in self._machine.shuffled(sides):
-            self._take(side, round)
+            self._take(side, current)
         if is_in_time:
-            for side, share in list(round.taken.items()):
+            for side, share in list(current.taken.items()):
                 if share > MOSTLY and side.child:
-                    self._take(side, round)
-        for side, samples in round.sampled.items():
+                    self._take(side, current)
+        for side, samples in current.sampled.items():
             side.gpu_utilization += samples
-        return round
+        return current
 
-    def _take(self, side: Side, round: Round) -> None:
+    def _take(self, side: Side, current: Round) -> None:
         assert side.child
         sampled = len(self.utilization)
         since = time.time()
@@ -53,7 +53,7 @@ class Slices:
         if self._machine.gpu:
             own = pids_of(self._measured.sides)  # a sample covers up to a second: perhaps the slice before
             share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, own))
-        round.add(side, steps, share, self.utilization[sampled:])
+        current.add(side, steps, share, self.utilization[sampled:])
 
     def _give_up(self, side: Side, problem: PerfkitError) -> None:
         """A slice has failed: the side leaves, or the measurement goes on in another way or ends."""

@@ -25,7 +25,7 @@ class Starter:
     def alive(self, sides: Sequence[Side]) -> Iterator[None]:
         """Starts, warms up and suspends the sides; they end with the block.
 
-        If they turn out not to fit together, what they reported in this life is forgotten.
+        If they turn out not to fit together, what they reported in this incarnation is forgotten.
         """
         began = self._machine.clock()
         reported = {side: (len(side.trained), len(side.gpu_utilization)) for side in sides}

@@ -18,7 +18,7 @@ def measure_noise(
     plan.source().require(Study.NOISE)
     same = Candidate("A"), Candidate("A again")
     result = compare_candidates(*same, plan.until(budget_s, precision=0.0), progress=progress, store=store)
-    store.add_noise(plan.subject.device, "default", False, aa_pairs(result.pairing))
+    store.add_aa_pairs(plan.subject.device, "default", False, aa_pairs(result.pairing))
     return result
 
 

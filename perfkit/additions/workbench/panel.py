@@ -194,7 +194,7 @@ def _row(run: Run) -> dict[str, Any]:
     ratio = run.speedup("baseline")
     return {
         "id": run.id,
-        "name": sentences.name(run),
+        "name": sentences.run_name(run),
         "rate": str(tables.rate(run)),
         "rate_value": run.samples_per_s.value if run.samples_per_s else None,
         "ratio": str(tables.against(ratio)),

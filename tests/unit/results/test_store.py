@@ -168,7 +168,7 @@ def test_two_kernels_may_start_a_store_and_write_at_once(data_dir):
         "    store.add(Run(id=f'{sys.argv[1]}-{n}', session='s', created='c', stage='b', workload='w',\n"
         "                  device='cpu', recipe={}))\n"
         "    store.mark(f'{sys.argv[1]}-{n}', guess=2.0)\n"
-        "    store.add_noise('cpu', 'default', False, [(0.0, 0.0)])"
+        "    store.add_aa_pairs('cpu', 'default', False, [(0.0, 0.0)])"
     )
     writers = [subprocess.Popen([sys.executable, "-c", script, name]) for name in ("a", "b")]
     assert [writer.wait() for writer in writers] == [0, 0]
@@ -182,16 +182,16 @@ def test_noise_is_kept_by_device_allocator_and_workers_by_its_newest_pairs(store
     assert store.spread("cpu") == stats.UNKNOWN
     assert store.spread("cpu", workers=True) == stats.WITH_WORKERS
     pairs = [AAPair(0.03, 1e-6), AAPair(-0.02, 1e-6)]
-    store.add_noise("cpu", "default", False, pairs[:1])
-    store.add_noise("cuda", "default", False, [AAPair(0.1, 0.0)])
-    store.add_noise("cpu", "keep", False, [AAPair(0.2, 0.0)])
-    store.add_noise("cpu", "default", True, [AAPair(0.3, 0.0)])
-    store.add_noise("cpu", "default", False, pairs[1:])
+    store.add_aa_pairs("cpu", "default", False, pairs[:1])
+    store.add_aa_pairs("cuda", "default", False, [AAPair(0.1, 0.0)])
+    store.add_aa_pairs("cpu", "keep", False, [AAPair(0.2, 0.0)])
+    store.add_aa_pairs("cpu", "default", True, [AAPair(0.3, 0.0)])
+    store.add_aa_pairs("cpu", "default", False, pairs[1:])
     assert store.spread("cpu") == pytest.approx(stats.spread_of(pairs))
     assert store.spread("cuda") == stats.spread_of([AAPair(0.1, 0.0)])
     assert store.spread("cpu", "keep") == stats.spread_of([AAPair(0.2, 0.0)])
     assert store.spread("cpu", workers=True) == stats.spread_of([AAPair(0.3, 0.0)], stats.WITH_WORKERS)
-    store.add_noise("cpu", "default", False, [AAPair(0.0, 0.0)] * 30)
+    store.add_aa_pairs("cpu", "default", False, [AAPair(0.0, 0.0)] * 30)
     assert store.spread("cpu") == stats.spread_of([AAPair(0.0, 0.0)] * 30)
 
 
@@ -202,7 +202,7 @@ class OfALaptop(RunStore):
 
 
 def test_noise_of_other_machines_is_another(store):
-    store.add_noise("cpu", "default", False, [AAPair(0.3, 1e-6)] * 4)
+    store.add_aa_pairs("cpu", "default", False, [AAPair(0.3, 1e-6)] * 4)
     assert OfALaptop(store.path).spread("cpu") == stats.UNKNOWN
 
 
@@ -246,7 +246,7 @@ def test_the_newest_decision_on_a_stage_counts_whichever_run_it_is_about(store):
 def test_what_cannot_be_written_is_told_and_stops_nothing(store, monkeypatch):
     monkeypatch.setattr(RunStore, "_open", Mock(side_effect=StoreError("the disk is full", "Free it")))
     keep(store, MEASURED)
-    store.add_noise("cpu", "default", False, [AAPair(0.0, 0.0)])
+    store.add_aa_pairs("cpu", "default", False, [AAPair(0.0, 0.0)])
     keep(None, MEASURED)
     assert store.lost == [
         "baseline was measured, but not stored: the disk is full. Free it",

@@ -183,7 +183,7 @@ def test_the_baseline_in_another_process_is_this_machine_s_noise(machine, where)
 
 def test_two_sides_differ_as_far_as_equal_processes_of_the_more_variable_one(machine, where):
     pair = stats.AAPair(0.2, 0.0)
-    RunStore().add_noise("cpu", "default", False, [pair])
+    RunStore().add_aa_pairs("cpu", "default", False, [pair])
     keeps = Recipe(allocator="keep")
     with where.open(store=RunStore()) as session:
         assert session.spread([keeps, keeps]) == stats.UNKNOWN

@@ -34,7 +34,7 @@ def measured(disturbed):
 def test_the_pairs_that_count_are_counted(disturbed, pairs, tmp_path):
     store, result = RunStore(tmp_path / "runs.sqlite"), measured(disturbed)
     (earlier, *_) = aa_pairs(measured(0.0).pairing)
-    store.add_noise("cpu", "default", False, [earlier])
-    store.add_noise("cpu", "default", False, aa_pairs(result.pairing))
+    store.add_aa_pairs("cpu", "default", False, [earlier])
+    store.add_aa_pairs("cpu", "default", False, aa_pairs(result.pairing))
     start = f"A/A noise of cpu: {store.spread('cpu').sd:.2%} (standard deviation), from {pairs}"
     assert noise.told("cpu", store, result) == f"{start}; what is usual elsewhere counts like 4 more"
