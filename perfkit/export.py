@@ -95,7 +95,7 @@ def _parsed(sources: Iterable[str]) -> tuple[_Named, dict[str, str]]:
 
 
 def _known(nodes: _Named, recipe: Recipe, seed: int) -> dict[str, ast.expr]:
-    """What is put in the place of expressions of `train`, which are named by their source."""
+    """Expressions of `train`, named by their source, and the expressions that replace them."""
     known: dict[str, ast.expr] = {"seed": ast.Constant(seed)}
     for name, value in recipe.to_dict().items():
         known[f"recipe.{name}"] = ast.Constant(value)
@@ -294,7 +294,8 @@ class _Tidied(ast.NodeTransformer):
         node.returns = None
         self.generic_visit(node)
         *statements, last, loop = node.body
-        if ast.unparse(last).startswith("batches = "):  # nobody names what the next line takes
+        are_batches = isinstance(last, ast.Assign) and ast.unparse(last.targets[0]) == "batches"
+        if are_batches:  # nobody names what the next line takes
             loop.iter = last.value
             node.body = [*statements, loop]
         return node

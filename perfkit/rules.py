@@ -77,10 +77,16 @@ def _refused_value(name: str, recipe: Recipe, target: Target) -> str:
     return reason
 
 
+def _refused(recipe: Recipe, target: Target) -> dict[str, str]:
+    """The switches of a recipe that cannot act on a target, with the reasons."""
+    reasons = {name: why_not(name, recipe, target) for name in switches()}
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
     """The recipe with the switches that cannot act on a target reset to their defaults, and the reasons."""
     reasons: dict[str, str] = {}
-    while refused := {name: reason for name in switches() if (reason := why_not(name, recipe, target))}:
+    while refused := _refused(recipe, target):
         reasons |= refused
         recipe = recipe.replace(**{name: target.default(name) for name in refused})
     return recipe, reasons

@@ -87,7 +87,7 @@ class StopRule:
         return self.goal.precision if self.goal else stats.PRECISION
 
     def within(self, seconds: float) -> "StopRule":
-        """The same rule with `seconds` for a whole ladder; unchanged if it has no budget."""
+        """This rule with `seconds` for a whole ladder; unchanged if it has no budget."""
         if self.budget is None:
             return self
         return replace(self, budget=Budget(self.budget.stage_s, seconds, seconds))
@@ -167,6 +167,7 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return next(iter(self.settings))
 
     def changes(self, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
+        """The values of its switches: `"$NAME"` is the value of that name."""
         own = {f"${name}": value for name, value in sizes.items()}
         return {name: own.get(str(value), value) for name, value in self.settings.items()}
 

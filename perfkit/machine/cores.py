@@ -34,7 +34,7 @@ def _in_groups(name: str) -> dict[Path, list[str]]:
 def quota() -> tuple[float, Path | None]:
     """Cores' worth of time that the control groups grant (inf: no limit), and the group that sets it."""
     limits = _in_groups("cpu.max").items()
-    granted = {int(time) / int(period): group for group, (time, period) in limits if time != "max"}
+    granted = {int(us) / int(period_us): group for group, (us, period_us) in limits if us != "max"}
     return min(granted.items(), default=(math.inf, None))
 
 

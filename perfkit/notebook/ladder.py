@@ -223,7 +223,7 @@ def _failure(runs: Sequence[Run]) -> RunFailed | None:
 
 
 def _recipes(plan: Plan) -> list[Recipe]:
-    """What a plan measures; what the controls change is not looked at."""
+    """The recipes that a plan measures, without the changes of the controls."""
     return [stage.recipe for stage in staging.all_stages(plan.trying(changes={}).source())]
 
 

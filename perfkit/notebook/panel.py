@@ -172,7 +172,7 @@ class Panel(Sectioned):
             return self.job
 
     def _plan_of_job(self, before: Answered | None) -> Plan:
-        """What a job measures, with its code as it is now; one that continues another measures the same."""
+        """The plan of a new job, with its code as it is now; a job that continues another has the same."""
         if before is None:
             self._refresh()
             return self._planned_now()

@@ -105,7 +105,7 @@ def in_colab() -> bool:
 
 
 def current_cell() -> str:
-    """What names the run of a cell that is under way; empty without a kernel."""
+    """The name of the run of a cell that is under way; empty without a kernel."""
     shell = get_ipython()
     return f"cell {shell.execution_count}" if shell else ""
 

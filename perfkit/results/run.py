@@ -73,8 +73,9 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     def pipeline_efficiency(self) -> float | None:
         """Throughput / the rate on a cached batch, both from the first incarnation; at most 1."""
         share = self._on_cached_batch
-        is_known = self.samples_per_s and share and not self.is_slower_on_cached_batch
-        return min(1.0, math.exp(share.centre)) if is_known and share else None
+        if self.samples_per_s is None or share is None or self.is_slower_on_cached_batch:
+            return None
+        return min(1.0, math.exp(share.centre))
 
     @property
     def ceiling_samples_per_s(self) -> float | None:

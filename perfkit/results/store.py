@@ -67,7 +67,7 @@ class RunStore:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or machine.data_folder() / "runs" / "runs.sqlite"
         self.problems: list[str] = []
-        """What was left out when it was read, with the reason, each once. The reader may clear it."""
+        """Why runs were left out when it was read, each reason once. The reader may clear it."""
         self.lost: list[str] = []  # what could not be written, with the reason
         with self._open() as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()

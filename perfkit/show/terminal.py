@@ -32,7 +32,7 @@ def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
 
 
 def text(contents: Iterable[Content], width: int = _PIPE_WIDTH, figures: bool = False) -> str:
-    """The same as plain text. With `figures`, each figure is described in words."""
+    """Sections as plain text. With `figures`, each figure is described in words."""
     # Without force_jupyter=False, rich displays the text in a kernel as well.
     console = Console(width=width, highlight=False, color_system=None, force_jupyter=False)
     with console.capture() as captured:

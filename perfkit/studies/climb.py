@@ -83,7 +83,7 @@ def _runs_of(session: Session, earlier: Sequence[Run]) -> Iterator[Run]:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a climb has kept so far. The next group is built on it, and measured next to it."""
+    """The stages that a climb has kept so far. The next group is built on them, and measured next to them."""
 
     base: Run  # of the baseline
     stage: Stage
@@ -98,7 +98,7 @@ class Kept:
         return len(self.runs) > 1
 
     def measured(self, run: Run) -> "Kept":
-        """The same with a run of all its stages, which is measured without the baseline.
+        """These stages with a run of all of them in one training, which is measured without the baseline.
 
         Its ratio to that is what its stages have gained, one after the other, multiplied.
         """
@@ -306,7 +306,7 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
 
 
 def _together(before: Stage, kept: Sequence[Stage]) -> Stage:
-    """What was kept before, with the changes of several stages."""
+    """The recipe that was kept before with the changes of several stages."""
     recipe = before.recipe
     for stage in kept:
         changes = stage.recipe.diff(before.recipe)

@@ -12,14 +12,14 @@ from perfkit.studies.sources import Plan
 
 
 def ladder_key(plan: Plan) -> str:
-    """What names the ladder of a plan in the store: its subject, whatever the seed."""
+    """The key of a plan's ladder in the store: its subject, whatever the seed."""
     subject = plan.subject
     parts = [subject.workload, dict(subject.options), subject.size.name, subject.device, subject.host]
     return json.dumps(parts, sort_keys=True, default=repr)
 
 
 def plan_key(plan: Plan) -> str:
-    """What names a plan in the store: a digest of its parts, and of the code of its workload's module."""
+    """The key of a plan in the store: a digest of its parts, and of the code of its workload's module."""
     parts = [asdict(part) for part in (plan.fixed().subject, plan.ladder, plan.rule)]
     named = [*parts, plan.recorded]
     return hashlib.sha256(json.dumps(named, sort_keys=True, default=repr).encode()).hexdigest()

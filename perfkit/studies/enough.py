@@ -26,7 +26,7 @@ class Enough:
 
     @property
     def left_s(self) -> float | None:
-        """What is left of them; negative where it takes longer."""
+        """Seconds of the budget that are left; negative if it is exceeded."""
         return None if self.budget_s is None else self.budget_s - (self._clock() - self._began)
 
     def is_over(self) -> bool:
@@ -42,8 +42,9 @@ class Enough:
         measured = self._measured
         if self.budget_s is None:
             return measured.round_count >= self._rule.rounds
-        compared = [side for side in measured.open() if side.stage.name != AGAIN][1:]
-        if not (compared and measured.sides[0].is_open):  # each by itself: its own rate
+        first = measured.sides[0]
+        compared = [side for side in measured.open() if side is not first and side.stage.name != AGAIN]
+        if not (compared and first.is_open):  # each by itself: its own rate
             return measured.round_count >= stats.ENDING_ROUNDS
         return all(map(self._is_known, compared))
 

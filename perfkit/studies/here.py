@@ -61,7 +61,7 @@ class ThisMachine(Source["Trainings"]):
 
 
 def target_of(kind: str, description: Description) -> Target:
-    """What a training can do on a kind of device here, by what its workload and the device have reported."""
+    """The target of a training on a kind of device here, by what workload and device have reported."""
     return Target(
         device=kind,
         offers=frozenset(description.offers),
@@ -98,7 +98,7 @@ class InRounds(Session):
         """Makes the next processes independent of anything that earlier ones left behind."""
 
     def trained(self, child: Conversation, **how: Any) -> Trained:
-        """What a training reports once it is warm; a process that fails has ended by then."""
+        """The report of a training once it is warm; a process that fails has ended by then."""
         try:
             return child.ask("train", **how)  # type: ignore[no-any-return]
         except BaseException:
@@ -128,7 +128,7 @@ class Trainings(InRounds):
     _generation: int = field(default=0, init=False)
 
     def measure(self, stages: Sequence[Stage], rule: StopRule, ask_more: AskMore | None = None) -> list[Run]:
-        if self.spare:  # nothing else has a zygote yet
+        if self.spare:  # the first measurement: the zygotes of other environments start at the same time
             self._prepare([stage for stage in stages if not stage.reason])
         try:
             runs = super().measure(stages, rule, ask_more)

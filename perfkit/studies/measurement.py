@@ -34,7 +34,8 @@ class Measurement:
         others = cores.OtherPrograms()
         zygotes = zygote.pids()
         try:
-            with gpus.sample_utilization(self._machine.gpu) as self._slices.utilization:
+            with gpus.sample_utilization(self._machine.gpu) as samples:
+                self._slices.utilization = samples
                 while self._measured.open() and not self._enough.is_over():
                     self._one_more()
                     zygotes |= zygote.pids()

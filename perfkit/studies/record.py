@@ -109,7 +109,7 @@ class Record:
         return structs.replace(run, warnings=list(remarks), busiest=busiest)
 
     def _pairings(self, side: Side) -> Iterator[Pairing]:
-        """Its rounds with those of the first side, which is all that it is built on."""
+        """The rounds of a side with those of the first one, on which all others are built."""
         first = self._measured.sides[0]
         common = self._measured.with_first(side)
         if side is first or not (first.is_open and common.own_samples_per_s):

@@ -86,7 +86,7 @@ _LACKS = {"peak": "its peak memory", "cached_batch": "its rate on a cached batch
 
 
 def _answer(side: Side, question: str, **arguments: float) -> Any:
-    """What a side answers; None if it has ended, or fails and ends now, which becomes a remark."""
+    """The answer of a side; None if it has ended, or fails and ends now, which becomes a remark."""
     if side.child is None:
         return None
     try:

@@ -83,7 +83,7 @@ class Progress:
 
     @contextlib.contextmanager
     def part(self, number: int, total: int, later_s: float = 0.0) -> Iterator[None]:
-        """Maps the fractions of one of several equal parts to the whole; those after it take `later_s`."""
+        """Scales the progress of part `number` of `total` to the whole; the parts after it take `later_s`."""
         low, high = self._range
         size = (high - low) / max(1, total)
         self._range = (low + number * size, low + (number + 1) * size)
@@ -181,7 +181,7 @@ class Plan(Generic[SessionT_co]):
         return self.make_source(self.fixed())
 
     def fixed(self) -> Self:
-        """The same with its code as it is now: a process that finds a different one does not train it."""
+        """This plan with its code as it is now: a process that finds a different one does not train it."""
         if self.subject.code or self.recorded:
             return self
         return self.on(code=workloads.digest(self.subject.workload))
@@ -212,13 +212,13 @@ class Plan(Generic[SessionT_co]):
         return replace(self, ladder=replace(self.ladder, **ladder))
 
     def until(self, budget_s: float = 90.0, precision: float = 0.02, part: float = 0.0) -> Self:
-        """The same for so many seconds (0: a few rounds), to a precision (0: none) or part of an effect."""
+        """This plan for so many seconds (0: a few rounds), to a precision (0: none) or part of an effect."""
         budget = Budget(budget_s) if budget_s else None
         goal = Goal(precision, part) if precision else None
         return replace(self, rule=replace(self.rule, budget=budget, goal=goal))
 
     def keeping(self, stages: Sequence[str]) -> Self:
-        """The same, where these stages are kept even if they are not faster."""
+        """This plan, where these stages are kept even if they are not faster."""
         names = [optimization(name).name for name in names_of(stages)]
         at_once = [name for name, parts in TOGETHER.items() if set(parts) <= set(self.ladder.stages)]
         for name in names:
