@@ -8,7 +8,7 @@ somebody else, and each finds its own queue as it left it.
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfkit.errors import PerfkitError
@@ -45,12 +45,6 @@ class Side:
         if self.child:
             self.child.stop()
         self.child = None
-
-
-def pids_of(sides: Iterable[Side]) -> set[int]:
-    """The processes of the sides that are alive."""
-    children = [side.child for side in sides if side.child]
-    return {pid for child in children for pid in child.pids()}
 
 
 @dataclass

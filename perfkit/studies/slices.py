@@ -7,7 +7,7 @@ from typing import Any
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side, pids_of
+from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side
 
 MOSTLY = 0.5  # a slice of which others took more of the cores than this is taken again
 
@@ -51,7 +51,8 @@ class Slices:
                 side.child.suspend()
         share = cores.taken_share(before, cores.cpu_times(side.child.tree.cpu_s()))
         if self._machine.gpu:
-            own = pids_of(self._measured.sides)  # a sample covers up to a second: perhaps the slice before
+            children = [each.child for each in self._measured.sides if each.child]
+            own = {pid for child in children for pid in child.pids()}  # a sample may hold the slice before
             share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, own))
         current.add(side, steps, share, self.utilization[sampled:])
 
