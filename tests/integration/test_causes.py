@@ -238,10 +238,6 @@ CASES = {
         "    if number % 5 == 4:\n        torch.save(torch.zeros(4_000_000), 'last.pt')  # HERE\n",
         "checkpoints",
     ),
-    "a graph of the gradients": (
-        "while True:\n    step(torch.randn(4, 8), create_graph=True)\n",
-        "graph_of_gradients",
-    ),
     "work in hooks": (
         "seen = {}\ndef look(module, given, output):\n"
         "    seen[module] = sorted(output.flatten().tolist() * 300)[0]  # HERE\n"
@@ -336,26 +332,6 @@ for number in range(1_000_000):
     )
     assert seen.findings[0].cause == "evaluation"
     assert not {"waiting", "data set", "collate"} & {line.part for line in seen.evidence.lines}
-
-
-GRADIENTS = """
-for _ in range(1_000_000):
-    loss = model(torch.randn(4, 8)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward(create_graph=True)
-    {}
-    optimizer.step()
-"""
-
-
-@pytest.mark.parametrize("use", [
-    "sum(p.grad.pow(2).sum() for p in model.parameters()).backward()",
-    "torch.autograd.grad([p.grad for p in model.parameters()], [*model.parameters()],"
-    " [torch.ones_like(p) for p in model.parameters()], allow_unused=True)",
-])  # fmt: skip
-def test_a_graph_of_gradients_through_which_something_is_computed_is_needed(use, folder):
-    seen = watched(GRADIENTS.format(use))
-    assert "graph_of_gradients" not in [each.cause for each in seen.findings]
 
 
 def test_a_loader_that_the_script_lets_go_of_ends_its_workers_without_a_garbage_collection(folder):

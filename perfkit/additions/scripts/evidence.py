@@ -187,7 +187,6 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
         "a_profiler": torch._C._autograd._profiler_enabled(),
         "python_profiler": sys.getprofile() is not None,
         "new_optimizers": 2 * script.new_optimizers > script.steps.count,
-        "graph_of_gradients": 2 * script.unused_graphs > script.steps.count,
         "float64": any(p.dtype == torch.float64 for p in script.parameters()),
     }
     for name in [name for name, is_on in asked.items() if is_on]:

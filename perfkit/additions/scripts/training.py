@@ -188,7 +188,6 @@ class Updates(Part):
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._ended_at = 0.0  # the last backward pass, or the last step of an optimizer
         self._gradients = 0  # taken without a backward pass
-        self._has_graph = False  # whether the gradients have a graph of their own, not used until now
         self._optimizers = dict[object, Any]()  # those that have made a step, by what they train
         self._last: tuple[Any, object] = (None, None)  # that has made a step, and what it trains
         hooks.listen(self, "updates")
@@ -204,9 +203,6 @@ class Updates(Part):
         script.tell(Part.on_backward)
         if steps.count < MOST_LOOKS:
             script.note_call("backward")
-        makes_graph = args[2:3] == (True,) or bool(kwargs.get("create_graph"))
-        if makes_graph:
-            script.note_call("graph_of_gradients")
         root = tensors if self._unscaled is None else self._unscaled
         self._unscaled = None
         if len(script.losses) < LIMIT.losses and isinstance(root, torch.Tensor) and not is_capturing():
@@ -215,7 +211,6 @@ class Updates(Part):
         try:
             script.do("backward", plain, tensors, *args, **kwargs)
             script.backwards += 1
-            self._has_graph = makes_graph  # that of an earlier pass may be a part of what this one walked
             self._ended_at = clock()
             if not script.sites["optimizer"]:  # then the script changes its weights itself
                 steps.updated(self)
@@ -227,7 +222,6 @@ class Updates(Part):
         if torch.compiler.is_compiling():
             return plain(*args, **kwargs)
         self._gradients += 1
-        self._has_graph = False
         trains = self._script.backwards or self._script.sites["optimizer"]
         if self._gradients == LIMIT.most_gradients and not trains:
             raise failed("gradients_alone", count=LIMIT.most_gradients)
@@ -283,8 +277,7 @@ class Updates(Part):
         self._ended_at = ended
         if self._has_graph:  # nor has the optimizer used it
             script.unused_graphs += 1
-            self._has_graph = False
-        if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
+            if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
             script.begin_pass()
             script.tell(Part.on_backward)
         script.steps.updated(trained)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from perfkit.additions.advice.finding import Finding
-from perfkit.additions.scripts import causes, evidence, hooks, report
+from perfkit.additions.scripts import causes, evidence, report
 from perfkit.additions.scripts.advice import findings
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.loaders import Loaders, data_facts
@@ -27,7 +27,6 @@ from perfkit.additions.scripts.messages import (
     Symptoms,
 )
 from perfkit.additions.scripts.script import Script
-from perfkit.additions.scripts.training import Updates
 from perfkit.additions.shared.lines import Line
 from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
@@ -55,34 +54,6 @@ def test_each_cause_of_a_table_is_recognised_by_the_module_next_to_it(table):
     rows = tomllib.loads(table.read_text())
     named = {*rows} - {"limits", *rows.get("limits", {}).get("called", {}).values()}
     assert len(named) > 5 and {name for name in named if f'"{name}"' not in code} == set()
-
-
-@pytest.mark.parametrize(
-    ("how", "between", "unused"),
-    [
-        ({"create_graph": True}, lambda updates: None, 1),
-        ({"create_graph": True}, lambda updates: updates._grad(lambda: None), 0),  # it goes through the graph
-        ({}, lambda updates: None, 0),
-    ],
-)
-def test_a_graph_of_the_gradients_is_unused_if_nothing_goes_through_it_before_the_optimizer(
-    how, between, unused, monkeypatch
-):
-    monkeypatch.setattr(hooks, "listen", lambda part, name: None)
-    script = a_script()
-    updates = Updates(script)
-    updates._backward(lambda roots, **how: None, torch.ones(1), **how)
-    between(updates)
-    updates._step(lambda optimizer: None, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]))
-    assert script.unused_graphs == unused
-
-
-@pytest.mark.parametrize(("unused", "named"), [(3, True), (2, False)])
-def test_a_graph_of_the_gradients_is_a_cause_if_most_steps_have_one(unused, named):
-    script = a_script()
-    script.steps.count = 4
-    script.unused_graphs = unused
-    assert ("graph_of_gradients" in dict(evidence._modes(script))) == named
 
 
 @pytest.mark.parametrize(("seconds", "named"), [(1.0, ["work_in_hooks"]), (0.05, [])])

@@ -75,7 +75,7 @@ def test_what_a_closure_does_is_code_of_the_script_and_not_the_optimizer_s(by_na
     """Lightning trains in closures: its `training_step` is all of the script's own code."""
     updates = Updates.__new__(Updates)
     updates._script = known = Script({"toggles": {}, "scratch": "/nowhere", "samples": 1}, None)
-    updates._optimizers, updates._has_graph, updates._ended_at = {}, False, 0.0
+    updates._optimizers, updates._ended_at = {}, 0.0
     updates._last = None, None
     now, parts = [100.0], []
     for module in (script, training):
