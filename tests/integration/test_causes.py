@@ -162,13 +162,6 @@ CASES = {
         "while True:\n    step(torch.randn(4, 8))\n",
         "gradients_without_optimizer",
     ),
-    "frozen weights that shrink": (
-        "optimizer = torch.optim.AdamW(model.parameters(), 0.01)\n"
-        "zero = optimizer.zero_grad\noptimizer.zero_grad = lambda: zero(set_to_none=False)\n"
-        "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n"
-        "    if number == 4:\n        model[0].requires_grad_(False)\n",
-        "frozen_but_updated",
-    ),
     "a line that loads": (
         "class Files(Dataset):\n    def __len__(self): return 64\n    def __getitem__(self, index):\n"
         "        numbers = sorted(range(60_000), key=lambda at: -at)  # HERE\n"
@@ -231,6 +224,28 @@ CASES = {
         "history = []\nwhile True:\n    x = torch.randn(5_000, 8)\n    step(x)\n"
         "    history.append(model(x))  # HERE\n",
         "memory_grows",
+    ),
+    "backward of a sum of losses": (
+        "model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.01)\nwhile True:\n    total = 0.0\n"
+        "    for _ in range(6):\n        total = total + model(torch.randn(64, 64)).pow(2).mean()\n"
+        "        total.backward(retain_graph=True)  # HERE\n    optimizer.step()\n    optimizer.zero_grad()\n",
+        "backward_again",
+    ),
+    "a backward pass of one's own": (
+        "class Slow(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x): return 2 * x\n"
+        "    @staticmethod\n    def backward(ctx, grad):\n        rows = []\n        for row in grad:\n"
+        "            rows.append(torch.diag(row).sum(0).mul(2))  # HERE\n        return torch.stack(rows)\n"
+        "while True:\n    step(Slow.apply(torch.randn(512, 8).requires_grad_()))\n",
+        "line_of_pass",
+    ),
+    "an optimizer of one's own": (
+        "class Rows(torch.optim.SGD):\n    @torch.no_grad()\n    def step(self, closure=None):\n"
+        "        for p in self.param_groups[0]['params']:\n            for row in p:\n"
+        "                row.sub_(p.grad.mean() * float(row.norm() + 1))  # HERE\n"
+        "model = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 2))\n"
+        "optimizer = Rows(model.parameters(), 0.001)\nwhile True:\n    step(torch.randn(4, 8))\n",
+        "line_of_pass",
     ),
     "checkpoints": (
         # Nothing but the steps besides, so that on a fast disk, too, saving takes the most.
@@ -332,6 +347,21 @@ for number in range(1_000_000):
     )
     assert seen.findings[0].cause == "evaluation"
     assert not {"waiting", "data set", "collate"} & {line.part for line in seen.evidence.lines}
+
+
+GRADIENTS = """
+for _ in range(1_000_000):
+    loss = model(torch.randn(4, 8)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward(create_graph=True, retain_graph=True)
+    sum(p.grad.pow(2).sum() for p in model.parameters()).backward()
+    optimizer.step()
+"""
+
+
+def test_a_graph_of_gradients_through_which_backward_goes_has_the_first_graph_as_a_part(folder):
+    seen = watched(GRADIENTS)
+    assert "backward_again" not in [each.cause for each in seen.findings]
 
 
 def test_a_loader_that_the_script_lets_go_of_ends_its_workers_without_a_garbage_collection(folder):

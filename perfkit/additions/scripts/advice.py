@@ -97,8 +97,6 @@ def _loading(seen: Switches, causes: Collection[str]) -> Found:
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
         why = f"{workers} and cpu_threads={own.cpu_threads} share {units.plural(cores, 'core')}"
         yield from seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
-        if own.cpu_threads > 1 and not seen.one_thread:
-            yield from seen.idea("One compute thread", why, {"cpu_threads": 1})
     if seen.one_thread:
         why = f"other programs take the cores: with one thread, steps were {seen.one_thread:.1f}× as fast"
         yield from seen.idea("One compute thread", why, {"cpu_threads": 1}, step_s / seen.one_thread)

@@ -21,7 +21,7 @@ from torch import nn
 from perfkit.additions.scripts import hooks, messages, run_account
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
-from perfkit.additions.scripts.script import Part, Script, is_capturing
+from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, Times, lines, places
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors
@@ -41,6 +41,8 @@ class Inquiry(Part):
     def __init__(self, script: Script) -> None:
         self._script = script
         self.nodes: dict[int, int] = {}
+        self._visited = set[Any]()  # operators that a backward pass of the step under way has been through
+        self.visits = self.visits_again = 0  # of operators, by backward passes; not the first in a step
         self.is_on: dict[str, str] = {}  # modes in the last backward pass, where a `with` may have them on
         self.shapes = set[tuple[int, ...]]()
         self.rows: Rows | None = None
@@ -88,8 +90,16 @@ class Inquiry(Part):
             self._script.do(_LOOKS, self._look_at_graph, roots)
 
     def _look_at_graph(self, roots: Any) -> None:
-        self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, LIMIT.most_nodes))
+        nodes = set(graph(roots, LIMIT.most_nodes))
+        self.nodes[self._script.steps.count] = len(nodes)
+        operators = {node for node in nodes if node.next_functions}  # weights have none
+        self.visits += len(operators)
+        self.visits_again += len(operators & self._visited)
+        self._visited |= operators
         self.is_on = dict(_modes(self._script))
+
+    def on_steps(self, steps: list[ScriptStep]) -> None:
+        self._visited.clear()
 
 
 def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
@@ -135,6 +145,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         collecting=dict(collecting),
         is_on=inquiry.is_on or dict(_modes(script)),
         nodes=inquiry.nodes,
+        again=inquiry.visits_again / max(1, inquiry.visits),
         rows=inquiry.rows,
         padding=statistics.median_low(inquiry.padding or [(0.0, 0.0, 0)]),
         shapes=len(inquiry.shapes),
@@ -183,7 +194,6 @@ def _collections(script: Script, part_now: Callable[[], str], seconds: dict[str,
 def _modes(script: Script) -> Iterator[tuple[str, str]]:
     asked = {
         "anomaly_mode": torch.is_anomaly_enabled(),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "a_profiler": torch._C._autograd._profiler_enabled(),
         "python_profiler": sys.getprofile() is not None,
         "new_optimizers": 2 * script.new_optimizers > script.steps.count,
@@ -239,7 +249,7 @@ def _first_values(script: Script) -> dict[int, torch.Tensor]:
 
 
 def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, Any]:
-    """Settings of their groups, and parts: with gradients that no optimizer takes, and frozen but changed."""
+    """Settings of their groups, and the part with gradients that no optimizer takes."""
     groups = [
         {key: group[key] for key in sorted({*group} - {"params", "param_names"})} for group in script.groups()
     ]
@@ -248,7 +258,7 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, An
     if not own & before.keys():  # the script trains by something else, or by copies
         return known
     now = _first_values(script)
-    total = without_optimizer = frozen = 0
+    total = without_optimizer = 0
     for weight in script.parameters():
         total += weight.numel()
         if weight.grad is None or id(weight) not in before:
@@ -256,9 +266,7 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, An
         has_changed = not torch.equal(before[id(weight)], now[id(weight)])
         if weight.requires_grad and id(weight) not in own and not has_changed:
             without_optimizer += weight.numel()
-        if has_changed and not weight.requires_grad:
-            frozen += weight.numel()
-    return known | {"without_optimizer": without_optimizer / total, "frozen": frozen / total}
+    return known | {"without_optimizer": without_optimizer / total}
 
 
 def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:

@@ -193,6 +193,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     collecting: dict[str, float] = {}
     is_on: dict[str, str] = {}
     nodes: dict[int, int] = {}
+    again: float = 0.0
     denormal: float = 0.0
     rows: Rows | None = None
     padding: tuple[float, float, int] = (0.0, 0.0, 0)  # of the input; beyond its longest row; their length
@@ -202,7 +203,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     one_thread: bool = False
     kept: dict[str, str] = {}
     without_optimizer: float = 0.0
-    frozen: float = 0.0
     step_s: float = 0.0
     in_hooks: dict[str, float] = {}
     groups: int = 0

@@ -196,7 +196,9 @@ class Updates(Part):
         script, steps = self._script, self._script.steps
         script.begin_pass()
         script.tell(Part.on_graph, tensors)
-        if args[1:2] == (True,) or kwargs.get("retain_graph"):
+        retains = args[1:2] == (True,) or kwargs.get("retain_graph")
+        makes_graph = args[2:3] == (True,) or kwargs.get("create_graph")
+        if retains and not makes_graph:  # a graph of gradients has the one before it as a part
             script.note_call("retain_graph")
         if steps.in_backward:  # of a part that is computed again
             return plain(tensors, *args, **kwargs)
@@ -275,9 +277,7 @@ class Updates(Part):
         ended = clock()
         script.steps.now.updated += ended - max(start, self._ended_at)
         self._ended_at = ended
-        if self._has_graph:  # nor has the optimizer used it
-            script.unused_graphs += 1
-            if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
+        if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
             script.begin_pass()
             script.tell(Part.on_backward)
         script.steps.updated(trained)

@@ -65,6 +65,11 @@ class Line(msgspec.Struct, frozen=True):
         """`train.py:41`."""
         return f"{os.path.basename(self.file)}:{self.line}"
 
+    @property
+    def calls_layer(self) -> bool:
+        """Whether it calls a module of torch, as a call of a model does."""
+        return any(name.endswith(".forward") for name in self.calls)
+
 
 class Sampler:
     """Looks at the stack of a thread. `times` has the seconds between looks, by what each look saw.

@@ -68,10 +68,16 @@ def _in_steps(seen: Symptoms) -> Found:
     is_free = evidence.peak and evidence.peak <= LIMIT.much_free * evidence.memory
     if share >= LEAST / 2 and is_free:  # computed twice, to save memory of which there is plenty
         yield _CAUSES.found("checkpointing_without_need", seen.site("checkpointing"), share, seen=seen)
+    share = evidence.again * seen.share_of("backward")
+    if share >= LEAST / 2 and (where := seen.site("retain_graph")):
+        yield _CAUSES.found("backward_again", where, share)
     share = seen.of_run(sum(evidence.in_hooks.values()))
     if share >= LEAST / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
         yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, text=text_at(place))
+    share = sum(part for line, part in seen.lines(OWN) if line.calls_layer)
+    if share >= LEAST and (where := seen.site("evaluation")):
+        yield _CAUSES.found("model_without_gradients", where, share)
     operators = median(evidence.nodes.values()) if evidence.nodes and not any(_graph_grows(seen)) else 0
     each = sum(evidence.of_step.get(part, 0.0) for part in ("forward", "backward")) / max(1, operators)
     share = seen.share_of("forward", "backward")
@@ -84,10 +90,8 @@ def _weights(seen: Symptoms) -> Found:
     optimizers = sum(site.role == "optimizer" for site in seen.script.sites)
     where = seen.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
     evidence = seen.evidence
-    odd = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
-    for cause, part in odd.items():
-        if part >= LEAST / 2:
-            yield _CAUSES.found(cause, where, part=part)
+    if evidence.without_optimizer >= LEAST / 2:
+        yield _CAUSES.found("gradients_without_optimizer", where, part=evidence.without_optimizer)
     rows = evidence.rows
     places = list(seen.lines("optimizer"))
     part = sum(share for _, share in places)
@@ -119,21 +123,26 @@ CAUSES = (_modes, _collections, _graph_grows, _in_steps, _weights, _memory)
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     """Lines that take much and have no `known` cause: said as what they are."""
     named = {finding.where for finding in known}
-    taken = named | {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
-    taken |= {os.path.basename(site.place) for site in seen.script.sites if site.role in LIMIT.passes}
+    passes = {os.path.basename(site.place) for site in seen.script.sites if site.role in LIMIT.passes}
+    of_parts = {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
     for line, share in seen.lines(OWN):
         needed = LIMIT.losses if share > seen.share_of("forward") else LIMIT.needed
         is_needed = any(re.search(needed, name) for name in line.calls)
-        if share >= LEAST and sees_models and line.where not in taken and not is_needed:
+        if share >= LEAST and sees_models and line.where not in named | passes | of_parts and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
             yield _CAUSES.found("own_line", line.where, share, seen=seen, text=line.text, is_rare=is_rare)
     # What is not in the graph has no backward pass, which usually takes longer than forward.
     is_longer = 0 < seen.share_of("backward") < seen.share_of("forward")
     most = seen.share_of("forward") / 2
     for line, share in seen.lines("forward"):
-        calls_layer = any(name.endswith(".forward") for name in line.calls)
         is_odd = is_longer or (share >= most and re.search(LIMIT.large_between, line.text))
-        if is_odd and share >= LEAST and line.where not in named and not calls_layer:
+        if is_odd and share >= LEAST and line.where not in named and not line.calls_layer:
             yield _CAUSES.found("line_of_forward", line.where, share, text=line.text, is_longer=is_longer)
+    # Backward usually takes about twice as long as forward, and optimizers are those of torch.
+    is_long = seen.share_of("backward") > LIMIT.long_backward * seen.share_of("forward")
+    parts = ["backward", "optimizer"] if is_long else ["optimizer"]
+    for line, share in seen.lines(*parts):
+        if share >= LEAST and line.where not in named | passes:
+            yield _CAUSES.found("line_of_pass", line.where, share, text=line.text, part=line.part)

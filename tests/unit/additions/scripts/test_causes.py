@@ -278,6 +278,78 @@ def test_a_line_of_the_forward_pass_is_named_where_it_has_no_backward_pass(calls
 
 
 @pytest.mark.parametrize(
+    ("part", "backward_s", "says"),
+    [
+        ("backward", 8.0, "in a backward pass that takes more than three times as long as forward"),
+        ("backward", 4.0, ""),  # as usual: a function of the user's that is as fast as torch's
+        ("optimizer", 4.0, "in the step of an optimizer"),
+    ],
+)
+def test_a_line_of_the_user_s_own_backward_pass_or_optimizer_is_named(part, backward_s, says):
+    line = Line(part, "/home/me/rules.py", 20, 3.0, ["Tensor.norm"], "scale = row.norm()")
+    parts = {"forward": 2.0, "backward": backward_s, "optimizer": 4.0}
+    found = findings(seen(parts=parts, lines=[line]))
+    assert [(each.cause, each.where) for each in found] == [("line_of_pass", "rules.py:20")] * bool(says)
+    assert all(says in each.evidence for each in found)
+
+
+def test_the_call_of_a_pass_is_no_line_of_it():
+    """Where several lines share the time of a pass, that is all that is known."""
+    line = Line("optimizer", "/home/me/train.py", 9, 3.0, [], "optimizer.step()")
+    asked = seen(parts={"forward": 2.0, "optimizer": 4.0}, lines=[line])
+    site = Site("step", [Frame("/home/me/train.py", 9, 9, 0, 16)])
+    script = msgspec.structs.replace(asked.script, sites=[site])
+    assert findings(msgspec.structs.replace(asked, script=script)) == []
+
+
+@pytest.mark.parametrize(("calls", "named"), [(["Conv2d.forward"], ["model_without_gradients"]), ([], [])])
+def test_a_model_that_a_step_calls_without_gradients_is_named_by_the_call(calls, named):
+    """Its lines are those of the forward pass as well, so they are not named as lines of the script's own."""
+    lines = [Line(part, "/home/me/net.py", 5, 4.0, calls, "return self.net(x)") for part in (OWN, "forward")]
+    asked = seen(parts={OWN: 4.0, "forward": 4.0, "backward": 8.0}, lines=lines)
+    frames = [Frame("/home/me/train.py", at, at, 0, 16) for at in (9, 30)]
+    script = msgspec.structs.replace(asked.script, sites=[Site("evaluation", frames)])
+    found = findings(msgspec.structs.replace(asked, script=script))
+    assert [each.cause for each in found] == named
+    assert all(each.where == "train.py:9, called in train.py:30" for each in found)
+
+
+@pytest.mark.parametrize(("is_summed", "again"), [(True, 12), (False, 0)])
+def test_a_backward_pass_of_a_sum_goes_again_through_the_losses_before(is_summed, again, monkeypatch):
+    """Of three losses, which have four operators each with the sum: 4 + 8 are visited for another time."""
+    monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
+    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    script.looked_at.value = True
+    inquiry = evidence.Inquiry(script)
+    weight = torch.ones(4, requires_grad=True)
+    for _ in range(2):  # steps share no operators
+        total = torch.zeros(())
+        for number in range(3):
+            loss = (weight * number).exp().sum() + (total if is_summed else 0.0)
+            total = loss
+            inquiry.on_graph(loss)
+        inquiry.on_steps([])
+    assert inquiry.visits_again == 2 * again
+
+
+@pytest.mark.parametrize(
+    ("again", "role", "named"),
+    [
+        (0.6, "retain_graph", ["backward_again"]),
+        (0.05, "retain_graph", []),
+        (0.6, "backward", []),  # by a graph of gradients
+    ],
+)
+def test_operators_that_a_step_goes_back_through_several_times_are_a_cause(again, role, named):
+    asked = seen(parts={"forward": 1.0, "backward": 3.0}, again=again)
+    site = Site(role, [Frame("/home/me/train.py", 9, 9, 0, 16)])
+    script = msgspec.structs.replace(asked.script, sites=[site])
+    found = findings(msgspec.structs.replace(asked, script=script))
+    assert [each.cause for each in found] == named
+    assert all((each.where, each.share) == ("train.py:9", pytest.approx(0.45)) for each in found)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("for x, y in loader:", "`for x, y in loader:` (data set: pil_loader, Resize.forward; a batch"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from perfkit.additions.advice.finding import Finding
-from perfkit.additions.scripts import causes, evidence, report
+from perfkit.additions.scripts import causes, evidence, hooks, report
 from perfkit.additions.scripts.advice import findings
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.loaders import Loaders, data_facts
@@ -27,6 +27,7 @@ from perfkit.additions.scripts.messages import (
     Symptoms,
 )
 from perfkit.additions.scripts.script import Script
+from perfkit.additions.scripts.training import Updates
 from perfkit.additions.shared.lines import Line
 from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
