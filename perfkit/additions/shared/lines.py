@@ -313,7 +313,8 @@ def merged(found: Iterable[Line]) -> list[Line]:
 def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, int]]) -> Iterator[Line]:
     """The lines at this depth of the stacks, or deeper lines that have most of their time.
 
-    `loops` are lines that call several parts of a step: only the lines that they call are named.
+    `loops` are lines that call several parts of a step: named are the lines that they call, and they
+    themselves for the time in which they call none.
     """
     groups = defaultdict[tuple[str, int], Times](dict)
     for (part, stack), seconds in times.items():
@@ -332,6 +333,9 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
         most = max(inner, key=inner.__getitem__, default=("", 0))
         if inner and (inner[most] >= _MOST * total or (file, line) in loops):
             yield from _below(_nearer(group, depth, most), depth + 1, least, loops)
+            if (file, line) in loops:
+                own = {seen: spent for seen, spent in group.items() if len(seen[1]) == depth + 1}
+                yield from _below(own, depth, least, ())
         else:
             names = [name for name in sorted(calls, key=calls.__getitem__, reverse=True) if name]
             part = next(iter(group))[0]

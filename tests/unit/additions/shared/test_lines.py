@@ -69,6 +69,16 @@ def test_a_line_around_several_parts_of_a_step_is_never_named_for_one():
     assert {place for _, place, *_ in named(own | other)} == {f"train.py:{at}" for at in (41, 43, 44, 45)}
 
 
+def test_a_line_that_calls_the_model_is_named_for_what_it_takes_itself():
+    """As one that asks for second derivatives, most of which is code of torch around that call."""
+    hessian, call = Spot("train.py", 27, "laplacian", "hessian"), Spot("train.py", 20, "solution")
+    times = {("own code", (MAIN, hessian)): 5.0, ("own code", (MAIN, hessian, call)): 0.1}
+    assert named(times | {("forward", (MAIN, hessian, call)): 3.0}) == [
+        ("own code", "train.py:27", 5.0, ["hessian"]),
+        ("forward", "train.py:20", 3.0, []),
+    ]
+
+
 def test_a_line_that_different_parts_call_is_named_in_each_of_them():
     """The passes of a training call a decoder as a whole, and an evaluation calls it for each word."""
     decode, embed = Spot("train.py", 50, "decode"), Spot("train.py", 41, "embed")
