@@ -128,13 +128,13 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
     for line, share in seen.lines(OWN):
-        needed = LIMIT.losses if share > seen.share_of("forward") else LIMIT.needed
+        needed = LIMIT.losses if share > seen.share_of("forward", "backward") else LIMIT.needed
         is_needed = any(re.search(needed, name) for name in line.calls)
         if share >= LEAST and sees_models and line.where not in named | passes | of_parts and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
             yield _CAUSES.found("own_line", line.where, share, seen=seen, text=line.text, is_rare=is_rare)
-    # What is not in the graph has no backward pass, which usually takes longer than forward.
-    is_longer = 0 < seen.share_of("backward") < seen.share_of("forward")
+    # What is not in the graph has no backward pass, which usually takes longer; a compiled one says nothing.
+    is_longer = 0 < seen.share_of("backward") < seen.share_of("forward") and not seen.run.compiled
     most = seen.share_of("forward") / 2
     for line, share in seen.lines("forward"):
         is_odd = is_longer or (share >= most and re.search(LIMIT.large_between, line.text))
