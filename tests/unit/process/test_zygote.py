@@ -107,9 +107,15 @@ def test_a_zygote_that_cannot_fork_says_why_and_goes_on(monkeypatch):
     problem = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     monkeypatch.setattr(zygote.os, "fork", Mock(side_effect=problem))
     line, other = child.Pipe()
+    goes_on = []
+
+    def serve_once():
+        server._fork()
+        goes_on.append(True)
+
     with line, other, one._socket, theirs, pytest.raises(BlockingIOError, match=os.strerror(errno.EAGAIN)):
-        one.fork(line, server._fork)
-    assert server._children == {}
+        one.fork(line, serve_once)
+    assert goes_on and server._children == {}
 
 
 def test_a_child_is_noted_under_the_lock():
