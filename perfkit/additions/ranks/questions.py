@@ -33,7 +33,6 @@ class RankQuestions(Questions):
         self.line.close()  # until this process is rank 0
         self._other: Connection | None = None  # of another rank
         self._setting = Setting(self._script, settings["ranked"])
-        self._set = {name: str(value) for name, value in settings["ranked"].items()}
         hooks.wrap(f"{hooks.ITERATOR}.__init__", self._wait_for_batches)
         for module in (dist, dist.distributed_c10d):
             for name in ("init_process_group", "new_group"):
@@ -92,4 +91,4 @@ class RankQuestions(Questions):
 
     def train(self, *args: Any, **kwargs: Any) -> Procedure:
         told = yield from super().train(*args, **kwargs)
-        return structs.replace(told, mechanisms=self._setting.proofs(), facts=told.facts | self._set)
+        return structs.replace(told, mechanisms=self._setting.proofs())

@@ -222,8 +222,7 @@ def losses(a: Run, b: Run) -> parity.Check:
         return msgspec.structs.replace(check, evidence=f"{check.evidence}{why}")
     is_same = a.script == b.script  # else more differs than the switches
     exactness = catalogue.exactness(ours, plain, b.device) if is_same else "tolerance"
-    are_sent_so = b.facts.get("gradients", "default") != "default"  # between ranks
-    is_in_16_bits = {ours.amp, plain.amp} != {"off"} or are_sent_so
+    is_in_16_bits = {ours.amp, plain.amp} != {"off"}
     return parity.check_losses(b.losses[:LOSSES], a.losses[:LOSSES], exactness, is_in_16_bits)
 
 
