@@ -28,10 +28,10 @@ def report(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> lis
 
 
 def evidence(runs: Sequence[Run]) -> list[Content]:
-    """The proof that switches act, warnings and facts."""
+    """The proof that switches act, warnings and facts, and the training loss."""
     told = notes(runs)
     said = [Section("Warnings and facts", [told])] if told.items else []
-    return [proof(runs), *said]
+    return [proof(runs), *said, Section("Training loss", [loss_table(runs)], folded=True)]
 
 
 def overview(runs: Sequence[Run]) -> list[str]:
@@ -93,6 +93,18 @@ def against(ratio: Ratio | None, marked: bool = True) -> Cell:
     if not marked:
         return Cell(ratio, units.ratio, "–")
     return Cell(ratio, lambda ratio: f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}", "–")
+
+
+def loss_table(runs: Sequence[Run]) -> Table:
+    """The first and the last stored loss of each stage."""
+    columns = (
+        Col("stage", run_name),
+        Col("first", lambda run: run.losses[0], units.number),
+        Col("last", lambda run: run.losses[-1], units.number),
+        Col("samples trained on", lambda run: len(run.losses) * run.samples_per_step),
+    )
+    kept = [run for run in runs if run.losses and run.status == "ok"]
+    return tabulate(columns, kept, "Training loss", none="no losses were kept")
 
 
 def notes(runs: Sequence[Run]) -> Bullets:

@@ -25,7 +25,7 @@ from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, Message, State
 from perfkit.additions.ranks.patience import HeardRank, Patience
 from perfkit.additions.ranks.switches import THREADS, of_script
 from perfkit.additions.referee.behaviour import BEHAVIOUR, Behaviour
-from perfkit.additions.scripts.watched import WatchedScript
+from perfkit.additions.scripts.watched import TrainsAlone, WatchedScript
 from perfkit.errors import InvalidValue, RunFailed, TrainingEnded
 from perfkit.machine import cores
 from perfkit.process import Question
@@ -347,7 +347,7 @@ class WatchedRanks(StartedRanks):
     def _meet(self, hello: Hello, line: Connection) -> None:
         if hello.world == 1 and self.launch.as_one_process:
             what = f"{self.launch.describe()} trains in one process, and has no ranks"
-            raise RunFailed(what, f"Watch it as one: {self.launch.as_one_process}")
+            raise TrainsAlone(what, f"Watch it as one: {self.launch.as_one_process}")
         if hello.restart > self.restarts:  # what came before is another run
             self.restarts = hello.restart
             self.ranks.clear()

@@ -45,8 +45,15 @@ def watch(
     """
     if several := launcher(program):
         command = [*(["python", "-m"] if module else []), program, *(arguments or [])]
-        lookup.load(f"{several}:watch_ranks")(command, budget, whole, output, settings, tries or after > 0)
-        return
+        watch_ranks = lookup.load(f"{several}:watch_ranks")
+        try:
+            watch_ranks(command, budget, whole, output, settings, tries or after > 0)
+            return
+        except watched.TrainsAlone as alone:
+            typer.echo(f"{alone.what}: it is watched as one", err=True)
+            script = next(at for at, word in enumerate(command) if word.endswith(".py"))
+            program, *arguments = command[script:]
+            module = False
     if settings:
         what = "--set is for launches of several ranks, and a script is watched as it is"
         raise InvalidValue(what, f"Compare it: perfkit referee --set {settings[0]} {program}")

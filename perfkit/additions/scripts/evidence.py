@@ -194,6 +194,8 @@ def _collections(script: Script, part_now: Callable[[], str], seconds: dict[str,
 def _modes(script: Script) -> Iterator[tuple[str, str]]:
     asked = {
         "anomaly_mode": torch.is_anomaly_enabled(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "tracing": sys.gettrace() is not None,
         "a_profiler": torch._C._autograd._profiler_enabled(),
         "python_profiler": sys.getprofile() is not None,
         "new_optimizers": 2 * script.new_optimizers > script.steps.count,

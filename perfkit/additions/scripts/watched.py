@@ -39,6 +39,10 @@ _WATCHER = "perfkit.additions.scripts.questions:Questions"  # is made in its pro
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
 
 
+class TrainsAlone(RunFailed):
+    """A command that could have started several ranks trains in one process."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """A command line that trains, in the current folder: `python program …`, or `python -m program …`."""

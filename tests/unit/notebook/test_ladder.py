@@ -50,7 +50,7 @@ def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch):
     sections = panel.sections()
     assert html.fragment(sections).count("<svg") == 1
     assert sections[-1].folded and sections[-1].title == "Details"
-    assert "samples/s" in panel.table().data and "evidence" in panel.table("proof").data
+    assert "samples/s" in panel.table().data and "first" in panel.table("training l").data
     shown = panel.plot("throughput").data
     assert shown.startswith('<img alt="') and 'src="data:image/png;base64,iVBOR' in shown
     with pytest.raises(InvalidValue, match="Allowed"):

@@ -70,6 +70,14 @@ def test_an_option_of_a_workload_does_not_hide_a_setting_of_the_run():
     assert " · seed 3 · " in line and line.endswith("option seed 7 · image_size 32")
 
 
+def test_losses_are_over_samples_and_nan_is_told():
+    runs = session(gpu=True)
+    lost = msgspec.structs.replace(runs[0], losses=[2.0, float("nan")])
+    first, *_ = tables.loss_table([lost, *runs]).rows
+    assert [*map(str, first)] == ["baseline", "2.00", "NaN", "64"]
+    assert tables.loss_table(SIM).note == "no losses were kept"
+
+
 def test_a_measured_ladder_says_why_its_rates_do_not_divide_to_its_ratios():
     """A stage and what was kept before it were measured together, and their rates hold for all of their rounds."""
     assert "ratios come from common rounds" in tables.ladder(recordings.find("cpu-quick")).note

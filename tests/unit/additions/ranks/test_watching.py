@@ -1,5 +1,7 @@
 """Launches that are watched: what is said before and after, and that nothing else is measured meanwhile."""
 
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,8 @@ from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.messages import State
 from perfkit.additions.ranks.started import Ending
 from perfkit.additions.ranks.watching import RanksReport, alone
+from perfkit.additions.scripts import command as scripts_command
+from perfkit.additions.scripts.watched import TrainsAlone
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.results.schema import Mechanism
 from perfkit.show import terminal
@@ -60,6 +64,28 @@ def test_the_command_watches_alone_and_says_for_how_long(whole, said, stopped, m
     monkeypatch.setattr(watching, "watch_launch", watch)
     command.watch_ranks(["torchrun", "train.py"], 60, whole, SimpleNamespace(deliver=lambda *shown: None))
     assert said in capsys.readouterr().err
+
+
+def test_a_command_that_turns_out_to_train_in_one_process_is_watched_as_one(tmp_path, monkeypatch, capsys):
+    """`perfkit watch -- python train.py` ended with the advice to type `perfkit watch train.py`."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    seen = []
+
+    def several(launch, *how):
+        raise TrainsAlone("python train.py trains in one process, and has no ranks", "Watch it as one")
+
+    def one(launch, *how):
+        seen.append((launch.program, launch.arguments, launch.module))
+        return SimpleNamespace(sections=list)
+
+    monkeypatch.setattr(watching, "watch_launch", several)
+    monkeypatch.setattr(scripts_command.watching, "watch_script", one)
+    monkeypatch.setattr(watching, "alone", lambda *given: nullcontext())
+    output = SimpleNamespace(deliver=lambda *shown: None)
+    scripts_command.watch("python", output, ["-u", "train.py", "--lr", "0.1"])
+    assert seen == [("train.py", ("--lr", "0.1"), False)]
+    assert "trains in one process, and has no ranks: it is watched as one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("device", "said"), [("cpu", "the ranks are alike"), ("cuda", "is not seen")])

@@ -241,3 +241,13 @@ def test_many_gradients_before_the_first_step_are_a_training_if_there_is_an_opti
     with ends:
         for _ in range(1000):
             updates._grad(lambda: None)
+
+
+def test_modes_that_slow_each_step_are_recognised_while_they_are_on(monkeypatch):
+    script = a_script()
+    before = dict(evidence._modes(script))
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    monkeypatch.setattr(evidence.sys, "gettrace", lambda: print)
+    on = dict(evidence._modes(script))
+    assert on.keys() - before.keys() == {"deterministic_algorithms", "tracing"}
+    assert {"deterministic_algorithms", "tracing"} <= {found.cause for found in findings(seen(is_on=on))}
