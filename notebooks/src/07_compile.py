@@ -125,7 +125,7 @@ pk.my_train(budget_s=120)
 #
 # </details>
 #
-# Undecided, or no difference? In the stored output waits rose from 7% to 13%: what the small operators saved is now spent waiting for the worker. Undo the line, which costs seconds at each start.
+# Undecided, or no difference? In the stored output waits rose from 7% to 13%: what small operators saved is spent waiting for the worker. Undo the line, which costs seconds at each start.
 #
 # ## What made the V100 faster?
 #
