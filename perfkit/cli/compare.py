@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from perfkit.cli import complain, options
+from perfkit.cli import options
+from perfkit.cli.command import complain
 from perfkit.errors import InvalidValue
 from perfkit.results import Comparison, RunStore, stats
 from perfkit.show import units

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from perfkit.cli import complain
+from perfkit.cli.command import complain
 from perfkit.errors import InvalidValue, PerfkitError, StoreError, explain
 from perfkit.machine import write_atomically
 from perfkit.recipe import pairs, parse_settings

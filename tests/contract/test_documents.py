@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from perfkit.cli import _every, app
+from perfkit import cli
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
 TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/teaching/*.md")]
 PAGES = [*TEXTS, *SOURCES.rglob("*.py")]
-GROUP = typer.main.get_command(app)
-COMMANDS = {name: GROUP.get_command(None, name) for name in _every()}
+GROUP = typer.main.get_command(cli.app)
+COMMANDS = {name: GROUP.get_command(None, name) for name in cli.COMMANDS}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 

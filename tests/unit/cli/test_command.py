@@ -14,9 +14,9 @@ from msgspec import structs
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from perfkit import registry
-from perfkit.cli import COMMANDS, app, options, single
+from perfkit.cli import COMMANDS, app, options
 from perfkit.cli import run as commands
+from perfkit.cli.command import as_app
 from perfkit.cli.compare import gate_code
 from perfkit.errors import InvalidValue, PerfkitError, StoreError
 from perfkit.ladder.catalogue import Budget
@@ -28,7 +28,6 @@ from perfkit.studies import compare as comparing
 from perfkit.studies.sources import Plan
 from tests.unit.results.test_run import run as measured
 
-EVERY = COMMANDS | registry.table("COMMANDS")
 ERRORS = [
     (InvalidValue("no such stage", "Choose another"), 2, "perfkit: no such stage. Choose another\n"),
     (KeyboardInterrupt(), 130, "stopped; what was finished is kept (perfkit runs)\n"),
@@ -47,13 +46,14 @@ def run(*arguments, code=0):
 
 def test_the_help_names_every_command_and_imports_none():
     code = (
-        "import sys; from perfkit.cli import app; app(['--help'], standalone_mode=False);"
+        "import sys; from perfkit.cli import app; app(['--help'], prog_name='perfkit', standalone_mode=False);"
         "print([m for m in ('torch', 'numpy', 'rich', 'matplotlib') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *listed, loaded = done.stdout.splitlines()
-    names = [line.split()[0] for line in listed if line.startswith("  ")]
-    assert sorted(names) == sorted(EVERY)
+    commands = listed[listed.index("Commands:") + 1 :]
+    names = [line.split()[0] for line in commands if line]
+    assert sorted(names) == sorted(COMMANDS)
     assert len(names) <= 17, "they are read in one look"
     assert (loaded, listed) == ("[]", run(code=2).splitlines()), "alone it shows its help"
     assert "Did you mean 'runs'? Allowed: run, runs, " in run("rums", code=2)
@@ -63,15 +63,15 @@ def test_the_help_names_every_command_and_imports_none():
 def test_no_command_and_nothing_of_a_notebook_imports_torch():
     """That takes two seconds of a core. What trains, or is watched, imports it in a process of its own."""
     code = (
-        "import sys; from perfkit import lookup, notebook, registry; from perfkit.cli import COMMANDS;"
-        "[lookup.load(place) for place, _ in (COMMANDS | registry.table('COMMANDS')).values()];"
+        "import sys; from perfkit import lookup, notebook; from perfkit.cli import COMMANDS;"
+        "[lookup.load(place) for place, _ in COMMANDS.values()];"
         "[getattr(notebook, name) for name in dir(notebook)]; print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_describes_itself_and_each_option(name):
     built = get_command(app).get_command(None, name)
     assert built.help
@@ -87,12 +87,12 @@ def test_an_error_is_one_line_and_an_exit_code(problem, code, text, monkeypatch)
     def fail():
         raise problem
 
-    result = CliRunner().invoke(single("fail", fail), [])
+    result = CliRunner().invoke(as_app("fail", fail), [])
     assert (result.exit_code, result.output) == (code, text)
 
 
 def test_a_warning_is_one_line_without_its_place_in_the_code():
-    result = CliRunner().invoke(single("warn", lambda: warnings.warn("mind the gap", stacklevel=2)), [])
+    result = CliRunner().invoke(as_app("warn", lambda: warnings.warn("mind the gap", stacklevel=2)), [])
     assert (result.exit_code, result.output) == (0, "perfkit: mind the gap\n")
 
 

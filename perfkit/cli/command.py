@@ -1,0 +1,81 @@
+"""From a function to a command of Typer, with one-line errors and exit codes.
+
+A parameter becomes an option or an argument, as Typer documents it. A parameter whose type is a dataclass,
+such as `options.GateOptions`, becomes one option for each field. To add an option, add a field.
+"""
+
+import contextlib
+import inspect
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import typer
+
+from perfkit.errors import InvalidValue, PerfkitError, RunFailed, in_words
+
+
+def as_app(name: str, function: Callable[..., None]) -> typer.Typer:
+    """An app with one command, which calls the function with what was typed."""
+    groups: dict[str, Any] = {}
+    options: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if is_dataclass(kind):
+            groups[parameter.name] = kind
+            options += inspect.signature(kind, eval_str=True).parameters.values()
+        else:
+            options.append(parameter)
+
+    def run(**values: Any) -> None:
+        with errors_in_words():
+            for option, value in values.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    what = f"--{option.replace('_', '-')} was given {value}"
+                    raise InvalidValue(what, "Give a finite number")
+            for group, kind in groups.items():
+                values[group] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            function(**values)
+
+    # Typer reads this signature. By keyword, because parameters with a default may come before others.
+    options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name, help=inspect.getdoc(function))(run)
+    return app
+
+
+@contextlib.contextmanager
+def errors_in_words() -> Iterator[None]:
+    """Reports an error that the user can act on in one line. Any other is a bug and keeps its traceback."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: complain(message)
+            yield
+        sys.stdout.flush()
+    except PerfkitError as problem:
+        if isinstance(problem, RunFailed) and problem.output:
+            typer.echo(problem.output, err=True)
+        complain(problem)
+        raise typer.Exit(2 if isinstance(problem, InvalidValue) else 1) from None
+    except KeyboardInterrupt:
+        typer.echo("stopped; what was finished is kept (perfkit runs)", err=True)
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # `| head` has read enough: exit like other tools at a closed pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise typer.Exit(141) from None
+    except OSError as error:
+        mendable = in_words(error, "standard output")
+        if mendable is None:
+            raise
+        complain(mendable)
+        raise typer.Exit(1) from None
+
+
+def complain(problem: object) -> None:
+    """Prints one line to stderr."""
+    typer.echo(f"perfkit: {problem}", err=True)
