@@ -15,6 +15,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from perfkit.errors import InvalidValue, PerfkitError, RunFailed, in_words
 
@@ -45,8 +46,20 @@ def as_app(name: str, function: Callable[..., None]) -> typer.Typer:
     options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name, help=inspect.getdoc(function))(run)
+    app.command(name, cls=_StrictCommand, help=inspect.getdoc(function))(run)
     return app
+
+
+class _StrictCommand(TyperCommand):
+    """A command that refuses an option that is given twice: of the two, only the last one would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
+        for option in given:
+            has_one_value = option.param_type_name == "option" and not (option.multiple or option.is_flag)
+            if has_one_value and given.count(option) > 1:
+                ctx.fail(f"{option.opts[0]} was given {given.count(option)} times. Give it once")
+        return super().parse_args(ctx, args)
 
 
 @contextlib.contextmanager

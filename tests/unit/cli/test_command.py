@@ -289,6 +289,13 @@ def test_a_large_budget_is_that_of_few_stages_too(stages, each_s, monkeypatch):
     assert asked[0].seconds(stages.count(",") + 1) == 600
 
 
+@pytest.mark.parametrize(
+    "given", [["--seed", "1", "--seed", "2"], ["--workload", "photos", "--workload=tiny_gpt"]]
+)
+def test_an_option_that_is_given_twice_is_refused(given):
+    assert f"{given[0]} was given 2 times" in run("export", *given, code=2)
+
+
 LADDER = ("run", "--device", "cpu", "--stages")
 PLAYED = ("run", "--device", "recorded:cpu-quick")
 
