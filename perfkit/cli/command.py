@@ -25,7 +25,7 @@ def as_app(name: str, function: Callable[..., None]) -> typer.Typer:
     groups: dict[str, Any] = {}
     options: list[inspect.Parameter] = []
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        kind = parameter.annotation
+        kind: Any = parameter.annotation
         if is_dataclass(kind):
             groups[parameter.name] = kind
             options += inspect.signature(kind, eval_str=True).parameters.values()
