@@ -25,10 +25,9 @@ def as_app(name: str, function: Callable[..., None]) -> typer.Typer:
     groups: dict[str, Any] = {}
     options: list[inspect.Parameter] = []
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        kind: Any = parameter.annotation
-        if is_dataclass(kind):
-            groups[parameter.name] = kind
-            options += inspect.signature(kind, eval_str=True).parameters.values()
+        if is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            options += inspect.signature(groups[parameter.name], eval_str=True).parameters.values()
         else:
             options.append(parameter)
 
