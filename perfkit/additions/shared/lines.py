@@ -218,10 +218,15 @@ class Sampler:
 
 @contextlib.contextmanager
 def _at_signals(call: Callable[[], None]) -> Iterator[None]:
-    """Calls a function from another thread at each signal, as soon as this one lets it run."""
+    """Calls a function from another thread at each signal, as soon as this one lets it run.
+
+    Where the script is told of signals in this way itself, as in an event loop, it is not called.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
     interval = sys.getswitchinterval()
 
     def follow() -> None:
@@ -234,8 +239,8 @@ def _at_signals(call: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        newest = signal.set_wakeup_fd(before)
-        if newest != writer:  # the script has set its own meanwhile
+        newest = signal.set_wakeup_fd(-1)
+        if newest != writer:  # that of the script
             signal.set_wakeup_fd(newest)
         os.write(writer, _END)  # closing it would not end it: workers that were forked have a copy
         thread.join()

@@ -176,13 +176,16 @@ def test_a_line_of_operators_is_seen_itself_not_what_comes_after_its_function():
 def test_files_to_which_signals_are_written_are_set_back():
     """Those of the script, set before and meanwhile: asyncio wakes by them."""
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
+    for end in (reader, writer):
+        os.set_blocking(end, False)
     try:
         for set_meanwhile in (False, True):
             signal.set_wakeup_fd(-1 if set_meanwhile else writer)
             with Sampler(lambda: "own code").running():
                 if set_meanwhile:
                     signal.set_wakeup_fd(writer)
+                time.sleep(5 * EVERY_S)
+                assert os.read(reader, 100), "an event loop is told of signals meanwhile, such as of Ctrl-C"
             assert signal.set_wakeup_fd(-1) == writer
     finally:
         signal.set_wakeup_fd(-1)
