@@ -30,7 +30,7 @@ pk.lanes("sim-v100-pinning")
 # - **A second stream**, also from pinned memory, lets copy and kernels run at the same time. On one stream they take turns.
 
 # %% [markdown]
-# **Compute it first.** The walk-through's machine copied 19.3 MB at 1.9 GB/s, in a step of 37 ms (PyTorch's tutorial, on a V100, too: 9.9); from pinned memory the simulation assumes 12 GB/s ([14](14_checking_the_articles.ipynb) derives about 9.5). How much can the faster copy gain?
+# **Compute it first.** The walk-through's machine copied 19.3 MB at 1.9 GB/s, in a step of 37 ms; from pinned memory the simulation assumes 12 GB/s ([14](14_checking_the_articles.ipynb) derives about 9.5). How much can the faster copy gain?
 #
 # <details><summary>Answer</summary>
 #

@@ -30,7 +30,7 @@ class GPT(nn.Module):
 
 
 class WrittenOut(GPT):
-    """A GPT in plain operators, which store the scores of attention."""
+    """The same in plain operators, which store the scores of attention."""
 
     def forward(self, text: torch.Tensor) -> Any:
         with sdpa_kernel(SDPBackend.MATH):
