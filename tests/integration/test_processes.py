@@ -240,11 +240,9 @@ def test_what_starts_while_a_tree_is_suspended_is_suspended_too():
         members = tree.processes()
         time.sleep(0.1)
         assert len(members) > 5 and tree.processes() == members, "nobody new appears"
-        for _ in range(100):  # what waits for a disk stops once that has answered
-            if psutil.STATUS_DISK_SLEEP not in {member.status() for member in members}:
-                break
-            time.sleep(0.1)
-        assert {member.status() for member in members} == {psutil.STATUS_STOPPED}
+        # Who started a process by vfork sleeps, as if for a disk, until that has run on: it is stopped.
+        asleep = {psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP}
+        assert {member.status() for member in members} <= asleep
     finally:
         tree.end()
         process.wait()

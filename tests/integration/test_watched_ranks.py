@@ -333,7 +333,9 @@ def test_a_rank_that_raises_is_named_with_its_last_words(folder):
 def test_a_rank_that_is_killed_is_named_not_the_one_that_loses_it(alone):
     written(alone, LAUNCHED + LOOP.replace("WRONG", "time.sleep(2); os.kill(os.getpid(), 9)"))
     with pytest.raises(RunFailed, match="rank 1 of 2 ended without a word after 5 steps or more"):
-        watch_launch(launch_of(["torchrun", "--nproc-per-node", "2", "train.py"]))
+        # The agent looks seldom enough that the other rank can say what it lost.
+        patient = ["torchrun", "--monitor-interval", "4", "--nproc-per-node", "2", "train.py"]
+        watch_launch(launch_of(patient))
 
 
 def test_a_rank_that_hangs_is_named_with_its_line_and_where_the_others_wait(folder, monkeypatch):

@@ -19,6 +19,7 @@ class HeardRank:
     part: str = ""  # of its run, that it is in
     longest_s: float = 0.0  # between two steps
     has_ended: bool = False
+    closed_at: float = 0.0  # when its line was closed, by the clock of `went_on_at`
 
     def hear(self, beat: Beat, now: float) -> None:
         """A step shows that it goes on; so does the end of an evaluation, before the step after it."""

@@ -137,6 +137,7 @@ def failed(launched: WatchedRanks) -> RunFailed:
     told = [state for state in launched.states if state.failure]
     first = min(told, key=lambda state: bool(LOST_RANK.search(state.failure)), default=None)
     mute = [seen for rank, seen in launched.ranks.items() if seen.line.closed and rank not in launched.told]
+    mute.sort(key=lambda seen: seen.closed_at)  # a launcher ends the others
     if first and not LOST_RANK.search(first.failure):
         mute = []
     what = str(report.WORDS.failed(launched, first, mute))

@@ -11,7 +11,8 @@ from perfkit.additions.advice.finding import Finding
 from perfkit.additions.ranks import command, watching
 from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.launch import launch_of
-from perfkit.additions.ranks.messages import State
+from perfkit.additions.ranks.messages import Hello, State
+from perfkit.additions.ranks.patience import HeardRank
 from perfkit.additions.ranks.started import Ending
 from perfkit.additions.ranks.watching import RanksReport, alone
 from perfkit.additions.scripts import command as scripts_command
@@ -73,7 +74,8 @@ def test_a_command_that_turns_out_to_train_in_one_process_is_watched_as_one(tmp_
     seen = []
 
     def several(launch, *how):
-        raise TrainsAlone("python train.py trains in one process, and has no ranks", "Watch it as one")
+        what = "python train.py trains in one process, and has no ranks"
+        raise TrainsAlone(what, "Watch it as one", launch.alone)
 
     def one(launch, *how):
         seen.append((launch.program, launch.arguments, launch.module))
@@ -86,6 +88,29 @@ def test_a_command_that_turns_out_to_train_in_one_process_is_watched_as_one(tmp_
     scripts_command.watch("python", output, ["-u", "train.py", "--lr", "0.1"])
     assert seen == [("train.py", ("--lr", "0.1"), False)]
     assert "trains in one process, and has no ranks: it is watched as one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "alone"),
+    [
+        (["python", "-u", "train.py", "--lr", "1"], ("train.py", ("--lr", "1"), False)),
+        (
+            ["python", "-m", "json.tool", "--config", "train.py"],
+            ("json.tool", ("--config", "train.py"), True),
+        ),
+        (["python", "-m", "torch.distributed.run", "train.py"], None),
+        (["python", "-O", "train.py"], None),
+        (["torchrun", "train.py"], None),
+    ],
+)
+def test_what_python_starts_by_itself_is_its_script_or_module_and_no_argument(
+    command, alone, tmp_path, monkeypatch
+):
+    """The first word that ended in .py was run: of `python -m pkg.train --config config.py` the settings."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    found = launch_of(command).alone
+    assert (found and (found.program, found.arguments, found.module)) == alone
 
 
 @pytest.mark.parametrize(("device", "said"), [("cpu", "the ranks are alike"), ("cuda", "is not seen")])
@@ -154,3 +179,15 @@ def test_ranks_of_which_one_seems_late_on_a_busy_machine_are_not_said_to_be_alik
     seen = RanksReport(**about, lateness=lateness(ranks(0.6, 0.9)), taken=0.6)
     assert "Rank 1 waits least, and the others wait for it 30% of the time" in seen.first_sentence
     assert "other programs took 60% of the cores" in seen.first_sentence
+
+
+def test_of_ranks_that_ended_without_a_word_the_first_is_named_as_a_launcher_ends_the_others():
+    def ended(rank, closed_at):
+        hello = Hello(rank=rank, world=2, local=2, pid=1, restart=0)
+        return HeardRank(hello, SimpleNamespace(closed=True), 0.0, closed_at=closed_at)
+
+    heard = {0: ended(0, closed_at=3.2), 1: ended(1, closed_at=3.1)}
+    launched = SimpleNamespace(
+        ranks=heard, told={}, states=[], world=2, problem=lambda what, remedy, rank: RunFailed(what, remedy)
+    )
+    assert watching.failed(launched).what.startswith("rank 1 of 2 ended without a word")
