@@ -53,7 +53,7 @@ class Witness(Part):
             # The sums of a few tokens are often equal.
             self._batch += [part.detach().sum() for part in (tensor, tensor[:1])]
 
-    def on_graph(self, roots: Any) -> None:
+    def on_graph(self, roots: Any, is_kept: bool) -> None:
         """What a loss was computed from, and in which number formats; compiled parts are one node."""
         if self._script.is_timed or self._number < self._look_at:
             return

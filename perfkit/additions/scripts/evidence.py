@@ -42,7 +42,7 @@ class Inquiry(Part):
         self._script = script
         self.nodes: dict[int, int] = {}
         self._visited = set[Any]()  # operators that a backward pass of the step under way has been through
-        self.visits = self.visits_again = 0  # of operators, by backward passes; not the first in a step
+        self.visits = self.visits_again = 0  # of operators by backward passes; those not the first in a step
         self.is_on: dict[str, str] = {}  # modes in the last backward pass, where a `with` may have them on
         self.shapes = set[tuple[int, ...]]()
         self.rows: Rows | None = None
@@ -85,17 +85,18 @@ class Inquiry(Part):
         if self.rows is None and not is_capturing():
             self.rows = self._script.do(_LOOKS, _rows, self._script)
 
-    def on_graph(self, roots: Any) -> None:
+    def on_graph(self, roots: Any, is_kept: bool) -> None:
         if self._script.looked_at.value:
-            self._script.do(_LOOKS, self._look_at_graph, roots)
+            self._script.do(_LOOKS, self._look_at_graph, roots, is_kept)
 
-    def _look_at_graph(self, roots: Any) -> None:
+    def _look_at_graph(self, roots: Any, is_kept: bool) -> None:
         nodes = set(graph(roots, LIMIT.most_nodes))
         self.nodes[self._script.steps.count] = len(nodes)
         operators = {node for node in nodes if node.next_functions}  # weights have none
         self.visits += len(operators)
         self.visits_again += len(operators & self._visited)
-        self._visited |= operators
+        if is_kept:  # no other can be gone through again, and its operators may hold much memory
+            self._visited |= operators
         self.is_on = dict(_modes(self._script))
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
@@ -251,7 +252,7 @@ def _first_values(script: Script) -> dict[int, torch.Tensor]:
 
 
 def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, Any]:
-    """Settings of their groups, and the part with gradients that no optimizer takes."""
+    """Settings of their groups, and parts: with gradients that no optimizer takes, and frozen but changed."""
     groups = [
         {key: group[key] for key in sorted({*group} - {"params", "param_names"})} for group in script.groups()
     ]
@@ -260,7 +261,7 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, An
     if not own & before.keys():  # the script trains by something else, or by copies
         return known
     now = _first_values(script)
-    total = without_optimizer = 0
+    total = without_optimizer = frozen = 0
     for weight in script.parameters():
         total += weight.numel()
         if weight.grad is None or id(weight) not in before:
@@ -268,7 +269,9 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, An
         has_changed = not torch.equal(before[id(weight)], now[id(weight)])
         if weight.requires_grad and id(weight) not in own and not has_changed:
             without_optimizer += weight.numel()
-    return known | {"without_optimizer": without_optimizer / total}
+        if has_changed and not weight.requires_grad:
+            frozen += weight.numel()
+    return known | {"without_optimizer": without_optimizer / total, "frozen": frozen / total}
 
 
 def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:

@@ -128,7 +128,7 @@ class Part:
     def on_training(self) -> None: ...  # a pass of the training begins, which something else came before
     def on_input(self, given: Any) -> None: ...  # a model is called, the first time since a backward pass
     def on_gradients(self) -> None: ...  # an optimizer is about to use them, in a step that is looked at
-    def on_graph(self, roots: Any) -> None: ...  # any backward pass begins, from these tensors
+    def on_graph(self, roots: Any, is_kept: bool) -> None: ...  # any backward pass begins; its graph stays
     def on_backward(self) -> None: ...  # one begins that is not within another one
     def on_steps(self, steps: list[ScriptStep]) -> None: ...  # they have ended, the first two together
     def on_end(self) -> None: ...  # so has the script
@@ -193,12 +193,14 @@ class Script(View, Part):
         try:
             return function(*args, **kwargs)
         finally:
-            if self.looked_at.value and os.getpid() == self._process and not is_capturing():
-                synchronize(self.device)  # a line that waits next has only its own time
-            took = clock() - start
-            self.steps.now.spent[part] += took - self._inner_s
-            self.part = outer
-            self._inner_s = outer_inner_s + took
+            try:
+                if self.looked_at.value and os.getpid() == self._process and not is_capturing():
+                    synchronize(self.device)  # a line that waits next has only its own time
+            finally:
+                took = clock() - start
+                self.steps.now.spent[part] += took - self._inner_s
+                self.part = outer
+                self._inner_s = outer_inner_s + took
 
     def begin_pass(self) -> None:
         """A forward or backward pass of the training begins."""

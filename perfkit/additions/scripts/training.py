@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import GradientEdge
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import tree_map
 
@@ -91,7 +92,7 @@ class Models(Part):
             self._script.autocast = autocast.fast_dtype
         return plain(autocast)
 
-    def _called(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def _called(self, model: nn.Module, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script, steps = self._script, self._script.steps
         if steps.in_backward:  # computed again, by checkpointing
             return call(*args, **kwargs)
@@ -111,11 +112,11 @@ class Models(Part):
         self._fed = max(self._fed, samples(given, self._batch))
         return output
 
-    def _in_bf16(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def _in_bf16(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(self._device_type, dtype=torch.bfloat16):
             return tree_map(_in_32_bits, call(*args, **kwargs))
 
-    def _evaluated(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def _evaluated(self, model: nn.Module, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script
         script.tell(Part.on_evaluation)
         script.note_call("evaluation with gradients" if torch.is_grad_enabled() else "evaluation")
@@ -124,7 +125,7 @@ class Models(Part):
             script.steps.now.marks.add("evaluation")
         return output
 
-    def _followed(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def _followed(self, model: nn.Module, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         """A call that seems to evaluate; gradients that come back to it show that it trains, in eval mode."""
         step = self._script.steps.now
         was_marked = "evaluation" in step.marks
@@ -146,7 +147,7 @@ class Models(Part):
         self._script.steps.now.forward_samples += self._fed
         self._fed = 0
 
-    def _examined(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def _examined(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script
         script.note_call("forward")
         is_compiled = self.is_compiled or script.toggles.get("compile")  # a hook would be captured
@@ -194,10 +195,12 @@ class Updates(Part):
 
     def _backward(self, plain: Callable[..., None], tensors: Any, *args: Any, **kwargs: Any) -> None:
         script, steps = self._script, self._script.steps
+        if not isinstance(tensors, torch.Tensor | GradientEdge):
+            tensors = tuple(tensors)  # torch takes a generator as well, which a look would empty
         script.begin_pass()
-        script.tell(Part.on_graph, tensors)
-        retains = args[1:2] == (True,) or kwargs.get("retain_graph")
-        makes_graph = args[2:3] == (True,) or kwargs.get("create_graph")
+        retains = args[1:2] == (True,) or bool(kwargs.get("retain_graph"))
+        makes_graph = args[2:3] == (True,) or bool(kwargs.get("create_graph"))
+        script.tell(Part.on_graph, tensors, retains or makes_graph)
         if retains and not makes_graph:  # a graph of gradients has the one before it as a part
             script.note_call("retain_graph")
         if steps.in_backward:  # of a part that is computed again
