@@ -28,6 +28,7 @@ _PATIENCE_S = 3e-4  # the same where it looks at itself as well: longer than ano
 _TRIES = 5  # attempts to look at a thread that keeps running
 _LEAST = 0.03  # of all time: a line that took less is not listed
 _MOST = 0.5  # of a line's time: a called line that took more is named instead of it
+_writers = set[int]()  # files to which signals are written for looks; a fork has those of its parent
 _END = b"\0"  # which is the number of no signal
 _WRAPPERS = ("_wrapped_call_impl", "_call_impl")  # functions of libraries that only call others
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
@@ -95,7 +96,9 @@ class Sampler:
         is_main = threading.current_thread() is threading.main_thread()
         own = signal.getsignal(signal.SIGALRM)
         is_free = own == signal.SIG_DFL or getattr(own, "__module__", "") == __name__  # left over from a fork
-        return is_main and is_free and not any(signal.getitimer(signal.ITIMER_REAL))
+        return (
+            is_main and is_free and not any(signal.getitimer(signal.ITIMER_REAL)) and not _tells_of_signals()
+        )
 
     @contextlib.contextmanager
     def _by_signals(self) -> Iterator[None]:
@@ -165,6 +168,8 @@ class Sampler:
         The time of a failed look counts for the next one.
         """
         for _try in range(_TRIES):
+            if thread_id not in sys._current_frames():  # it has ended
+                return clock()
             if seen := self._seen(thread_id):
                 return self._note([seen], before, clock())
         return before
@@ -216,17 +221,22 @@ class Sampler:
         return known
 
 
+def _tells_of_signals() -> bool:
+    """Whether the script has a file to which signals are written, as event loops do: alarms would fill it."""
+    told = signal.set_wakeup_fd(-1)
+    if told in (-1, *_writers):  # in a worker that was forked meanwhile it is that of its parent
+        return False
+    signal.set_wakeup_fd(told)
+    return True
+
+
 @contextlib.contextmanager
 def _at_signals(call: Callable[[], None]) -> Iterator[None]:
-    """Calls a function from another thread at each signal, as soon as this one lets it run.
-
-    Where the script is told of signals in this way itself, as in an event loop, it is not called.
-    """
+    """Calls a function from another thread at each signal, as soon as this one lets it run."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    if before != -1:
-        signal.set_wakeup_fd(before)
+    _writers.add(writer)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     interval = sys.getswitchinterval()
 
     def follow() -> None:
@@ -240,11 +250,13 @@ def _at_signals(call: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         newest = signal.set_wakeup_fd(-1)
-        if newest != writer:  # that of the script
+        if newest != writer:  # the script has set its own meanwhile
             signal.set_wakeup_fd(newest)
+        os.set_blocking(writer, True)
         os.write(writer, _END)  # closing it would not end it: workers that were forked have a copy
         thread.join()
         sys.setswitchinterval(interval)
+        _writers.discard(writer)
         os.close(reader)
         os.close(writer)
 
