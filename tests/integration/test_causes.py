@@ -162,6 +162,13 @@ CASES = {
         "while True:\n    step(torch.randn(4, 8))\n",
         "gradients_without_optimizer",
     ),
+    "frozen weights that shrink": (
+        "optimizer = torch.optim.AdamW(model.parameters(), 0.01)\n"
+        "zero = optimizer.zero_grad\noptimizer.zero_grad = lambda: zero(set_to_none=False)\n"
+        "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n"
+        "    if number == 4:\n        model[0].requires_grad_(False)\n",
+        "frozen_but_updated",
+    ),
     "a line that loads": (
         "class Files(Dataset):\n    def __len__(self): return 64\n    def __getitem__(self, index):\n"
         "        numbers = sorted(range(60_000), key=lambda at: -at)  # HERE\n"

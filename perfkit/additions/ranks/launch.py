@@ -13,6 +13,8 @@ from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Value
 
+_LAUNCHERS = ("torch", "accelerate", "deepspeed")  # packages whose modules start ranks
+
 
 @dataclass(frozen=True)
 class RanksLaunch(Launch):
@@ -39,11 +41,17 @@ class RanksLaunch(Launch):
         return [_found(self.command[0]) or self.command[0], *self.command[1:]]
 
     @property
-    def as_one_process(self) -> str:
-        """The command that watches a script which python starts; empty for a launcher of ranks."""
-        script = _script_in(self.command)
-        is_python = Path(self.command[0]).name.startswith("python")
-        return f"perfkit watch {script}" if is_python and script else ""
+    def alone(self) -> Launch | None:
+        """What python itself starts, as one process; None for launchers of ranks, and after options."""
+        python, *words = self.command
+        if words[:1] == ["-u"]:  # scripts that are watched have it anyway
+            words = words[1:]
+        is_module = words[:1] == ["-m"]
+        program, *arguments = words[is_module:] or ["-"]
+        starts_ranks = is_module and program.partition(".")[0] in _LAUNCHERS
+        if not Path(python).name.startswith("python") or program.startswith("-") or starts_ranks:
+            return None
+        return Launch(program, tuple(arguments), is_module)
 
     def describe(self) -> str:
         more = f" with {in_words(dict(self.settings))}" if self.settings else ""

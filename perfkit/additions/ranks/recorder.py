@@ -40,7 +40,7 @@ class RankRecorder(Part):
         self.world = 1
         self._seen = State(rank=0)  # as far as it is noted when it happens
         self._steps = list[tuple[int, ScriptStep, StepExchange]]()  # with their numbers
-        self._called = list[Exchange]()  # collectives in the step under way
+        self._called = dict[tuple[str, str], Exchange]()  # collectives in the step under way
         self._collectives = dict[tuple[str, str], Exchange]()  # and in steps that have ended
         self._epochs = defaultdict[int, list[list[int]]](list)  # by the data set
 
@@ -68,7 +68,10 @@ class RankRecorder(Part):
             took = clock() - start
             given = next(iter([*args, *kwargs.values()]), None)
             sent = sum(each.nbytes for each in tensors(given, depth=1))
-            self._called.append(Exchange(name, where, 1, took, sent))
+            call = self._called.setdefault((name, where), Exchange(name, where))
+            call.count += 1
+            call.seconds += took
+            call.bytes += sent
 
     def on_epoch(self, loader: Any, indices: Any) -> None:
         epochs = self._epochs[id(loader.dataset)]
@@ -101,9 +104,9 @@ class RankRecorder(Part):
                 self._weigh(number)
             if self.rank is not None and len(self._steps) < LIMIT.kept:
                 self._steps.append((number, step, exchange))
-        for call in self._called:
-            total = self._collectives.setdefault((call.name, call.where), Exchange(call.name, call.where))
-            total.count += 1
+        for key, call in self._called.items():
+            total = self._collectives.setdefault(key, Exchange(*key))
+            total.count += call.count
             total.seconds += call.seconds
             total.bytes += call.bytes
         self._called.clear()

@@ -345,9 +345,9 @@ class WatchedRanks(StartedRanks):
             self._meet(*come)
 
     def _meet(self, hello: Hello, line: Connection) -> None:
-        if hello.world == 1 and self.launch.as_one_process:
+        if hello.world == 1 and (alone := self.launch.alone):
             what = f"{self.launch.describe()} trains in one process, and has no ranks"
-            raise TrainsAlone(what, f"Watch it as one: {self.launch.as_one_process}")
+            raise TrainsAlone(what, f"Watch it as one: perfkit watch {alone.name}", alone)
         if hello.restart > self.restarts:  # what came before is another run
             self.restarts = hello.restart
             self.ranks.clear()
@@ -359,6 +359,7 @@ class WatchedRanks(StartedRanks):
             message = _decoder.decode(seen.line.recv_bytes())
         except (EOFError, OSError, msgspec.DecodeError):  # it has ended, or was not started by us
             seen.line.close()
+            seen.closed_at = time.monotonic()
             return
         if isinstance(message, Beat):
             seen.hear(message, time.monotonic())

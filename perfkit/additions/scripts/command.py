@@ -51,9 +51,8 @@ def watch(
             return
         except watched.TrainsAlone as alone:
             typer.echo(f"{alone.what}: it is watched as one", err=True)
-            script = next(at for at, word in enumerate(command) if word.endswith(".py"))
-            program, *arguments = command[script:]
-            module = False
+            program, module = alone.launch.program, alone.launch.module
+            arguments = [*alone.launch.arguments]
     if settings:
         what = "--set is for launches of several ranks, and a script is watched as it is"
         raise InvalidValue(what, f"Compare it: perfkit referee --set {settings[0]} {program}")

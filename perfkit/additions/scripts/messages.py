@@ -203,6 +203,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     one_thread: bool = False
     kept: dict[str, str] = {}
     without_optimizer: float = 0.0
+    frozen: float = 0.0
     step_s: float = 0.0
     in_hooks: dict[str, float] = {}
     groups: int = 0

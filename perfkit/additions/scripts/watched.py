@@ -39,10 +39,6 @@ _WATCHER = "perfkit.additions.scripts.questions:Questions"  # is made in its pro
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
 
 
-class TrainsAlone(RunFailed):
-    """A command that could have started several ranks trains in one process."""
-
-
 @dataclass(frozen=True)
 class Launch:
     """A command line that trains, in the current folder: `python program …`, or `python -m program …`."""
@@ -98,6 +94,14 @@ def own_or_shipped(script: str, arguments: Sequence[object] = (), module: bool =
     shipped = machine.shipped(script.removeprefix("data/"))
     program = str(shipped) if shipped.is_file() and not Path(script).exists() else script
     return Launch(program, tuple(map(str, arguments)), module)
+
+
+class TrainsAlone(RunFailed):
+    """A command that could have started several ranks trains in one process, as this launch."""
+
+    def __init__(self, what: str, remedy: str, launch: Launch) -> None:
+        super().__init__(what, remedy)
+        self.launch = launch
 
 
 class WatchedScript(Conversation):

@@ -9,7 +9,7 @@ from statistics import median
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import AGAIN, BETWEEN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
-from perfkit.additions.shared.lines import text_at
+from perfkit.additions.shared.lines import Line, text_at
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
@@ -75,8 +75,9 @@ def _in_steps(seen: Symptoms) -> Found:
     if share >= LEAST / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
         yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, text=text_at(place))
-    share = sum(part for line, part in seen.lines(OWN) if line.calls_layer)
-    if share >= LEAST and (where := seen.site("evaluation")):
+    where = seen.site("evaluation")
+    share = sum(part for line, part in seen.lines(OWN) if _calls_model(seen, line, where))
+    if share >= LEAST and where:
         yield _CAUSES.found("model_without_gradients", where, share)
     operators = median(evidence.nodes.values()) if evidence.nodes and not any(_graph_grows(seen)) else 0
     each = sum(evidence.of_step.get(part, 0.0) for part in ("forward", "backward")) / max(1, operators)
@@ -86,12 +87,22 @@ def _in_steps(seen: Symptoms) -> Found:
         yield _CAUSES.found("small_operators", where, seen=seen, part=share, operators=operators, each=each)
 
 
+def _calls_model(seen: Symptoms, line: Line, evaluation: str) -> bool:
+    """Whether a line calls the model, as the line of an evaluation and those of the forward pass do."""
+    of_forward = {each.where for each, _ in seen.lines("forward")}
+    is_loss = any(name.endswith("Loss.forward") for name in line.calls)
+    is_of_model = line.where in of_forward or evaluation.startswith(line.where)
+    return line.calls_layer and is_of_model and not is_loss
+
+
 def _weights(seen: Symptoms) -> Found:
     optimizers = sum(site.role == "optimizer" for site in seen.script.sites)
     where = seen.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
     evidence = seen.evidence
-    if evidence.without_optimizer >= LEAST / 2:
-        yield _CAUSES.found("gradients_without_optimizer", where, part=evidence.without_optimizer)
+    odd = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
+    for cause, part in odd.items():
+        if part >= LEAST / 2:
+            yield _CAUSES.found(cause, where, part=part)
     rows = evidence.rows
     places = list(seen.lines("optimizer"))
     part = sum(share for _, share in places)

@@ -24,7 +24,7 @@ def recorder(parameters=()):
         note_call=lambda role: None,
     )
     noted._seen = SimpleNamespace(rows={}, weights={})
-    noted.world, noted._steps, noted._called = 1, [], []
+    noted.world, noted._steps, noted._called = 1, [], {}
     return noted
 
 
@@ -173,7 +173,7 @@ class Opaque:
 def test_bytes_of_a_collective_are_those_of_the_tensors_that_it_is_given_first(given, size):
     noted = collecting()
     noted._collective("all_gather", lambda *given: None, *given)
-    (exchange,) = noted._called
+    (exchange,) = noted._called.values()
     assert (exchange.count, exchange.bytes) == (1, size)
 
 

@@ -114,7 +114,7 @@ def watching(*heard):
     """What watches the second of two ranks, and these."""
     watched = WatchedRanks.__new__(WatchedRanks)
     watched.ranks, watched.told, watched.restarts = {}, {}, 0
-    watched.launch = SimpleNamespace(as_one_process="")
+    watched.launch = SimpleNamespace(alone=None)
     watched._patience = Patience(watched.ranks)
     for rank, message in heard:
         watched._meet(Hello(rank=rank, world=2, local=2, pid=1, restart=0), Line(message))

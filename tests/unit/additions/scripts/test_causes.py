@@ -3,6 +3,7 @@
 import gc
 import io
 import sqlite3
+import weakref
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -302,7 +303,9 @@ def test_the_call_of_a_pass_is_no_line_of_it():
     assert findings(msgspec.structs.replace(asked, script=script)) == []
 
 
-@pytest.mark.parametrize(("calls", "named"), [(["Conv2d.forward"], ["model_without_gradients"]), ([], [])])
+@pytest.mark.parametrize(("calls", "named"), [
+    (["Conv2d.forward"], ["model_without_gradients"]), ([], []), (["CrossEntropyLoss.forward"], []),
+])  # fmt: skip
 def test_a_model_that_a_step_calls_without_gradients_is_named_by_the_call(calls, named):
     """Its lines are those of the forward pass as well, so they are not named as lines of the script's own."""
     lines = [Line(part, "/home/me/net.py", 5, 4.0, calls, "return self.net(x)") for part in (OWN, "forward")]
@@ -327,9 +330,47 @@ def test_a_backward_pass_of_a_sum_goes_again_through_the_losses_before(is_summed
         for number in range(3):
             loss = (weight * number).exp().sum() + (total if is_summed else 0.0)
             total = loss
-            inquiry.on_graph(loss)
+            inquiry.on_graph(loss, True)
         inquiry.on_steps([])
     assert inquiry.visits_again == 2 * again
+
+
+def test_a_line_that_calls_a_layer_outside_of_the_model_is_no_model(monkeypatch):
+    """A module on a line of its own, next to an evaluation now and then, was the first sentence."""
+    line = Line(OWN, "/home/me/train.py", 20, 4.0, ["Softmax.forward"], "p = softmax(out)")
+    asked = seen(parts={OWN: 4.0, "forward": 4.0, "backward": 8.0}, lines=[line])
+    script = msgspec.structs.replace(
+        asked.script, sites=[Site("evaluation", [Frame("/home/me/train.py", 9, 9, 0, 16)])]
+    )
+    found = findings(msgspec.structs.replace(asked, script=script))
+    assert "model_without_gradients" not in [each.cause for each in found]
+
+
+def test_a_graph_that_is_freed_after_its_pass_is_not_held_by_a_look(monkeypatch):
+    """Operators of one's own may hold much memory: forty batches of a step were held until its end."""
+
+    class Held(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.big = torch.ones(1)
+            held.append(weakref.ref(ctx.big))
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    held = []
+    monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
+    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    script.looked_at.value = True
+    inquiry = evidence.Inquiry(script)
+    loss = Held.apply(torch.ones(4, requires_grad=True)).sum()
+    inquiry.on_graph(loss, False)
+    loss.backward()
+    del loss
+    gc.collect()
+    assert held[0]() is None
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ def test_no_graph_is_walked_in_steps_that_are_timed(script, monkeypatch):
     witness = Witness(script)
     loss = torch.nn.Linear(3, 2)(torch.ones(1, 3)).sum()
     script.is_timed = True
-    witness.on_graph(loss)
+    witness.on_graph(loss, False)
     assert not witness._leaves
     script.is_timed = False
-    witness.on_graph(loss)
+    witness.on_graph(loss, False)
     assert sorted(witness._leaves.values()) == [2, 6], "weight and bias"
 
 

@@ -245,9 +245,22 @@ def test_many_gradients_before_the_first_step_are_a_training_if_there_is_an_opti
 
 def test_modes_that_slow_each_step_are_recognised_while_they_are_on(monkeypatch):
     script = a_script()
+    monkeypatch.setattr(evidence.sys, "gettrace", lambda: None)  # as where no test is traced
     before = dict(evidence._modes(script))
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     monkeypatch.setattr(evidence.sys, "gettrace", lambda: print)
     on = dict(evidence._modes(script))
     assert on.keys() - before.keys() == {"deterministic_algorithms", "tracing"}
     assert {"deterministic_algorithms", "tracing"} <= {found.cause for found in findings(seen(is_on=on))}
+
+
+def test_losses_that_come_from_a_generator_are_gone_back_from(monkeypatch):
+    """A look emptied it, and the backward pass went back from nothing."""
+    monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
+    script = a_script()
+    script.parts = (evidence.Inquiry(script),)
+    script.looked_at.value = True
+    weight = torch.ones(2, requires_grad=True)
+    updates = Updates(script)
+    updates._backward(torch.autograd.backward, (loss for loss in [weight.sum(), weight.sum()]))
+    assert weight.grad.tolist() == [2.0, 2.0]
