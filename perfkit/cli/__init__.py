@@ -37,7 +37,7 @@ class _LazyGroup(TyperGroup):
         return typer.main.get_command(as_app(cmd_name, lookup.load(place)))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # Typer's own imports each command
-        with formatter.section("Commands"):
+        with formatter.section("Commands (perfkit COMMAND --help lists the options of one)"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
