@@ -103,6 +103,7 @@ class Panel(Sectioned):
 
     def start(self, work: Work, before: Answered | None = None) -> None:
         """Does work in a thread (in Colab, in the click), unless some is under way; `before`: see `Job`."""
+        place = self._output
         job = self._begin(work, self._with_controls, before)
         if job and in_colab():
             self.status.attempt(job.run)
@@ -111,6 +112,7 @@ class Panel(Sectioned):
             try:
                 thread.start()
             except BaseException:  # there are too many threads: the panel must not stay busy
+                self._output = place  # nothing has begun, so what is shown stays where it is
                 job.stop()
                 raise
 

@@ -17,6 +17,7 @@ from IPython.utils.capture import capture_output
 from perfkit import notebook as pk
 from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, RunFailed, StoreError
+from perfkit.notebook.shown import CellOutput
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
 from perfkit.studies.decisions import plan_key
@@ -182,9 +183,11 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
 def test_a_panel_whose_thread_cannot_start_is_not_busy(monkeypatch):
     study = FakeStudy(monkeypatch)
     panel = pk.LadderPanel(["data_loading"])
+    panel._output = below = CellOutput()
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         press(panel, "pk-run")
+    assert panel._output is below, "its result is below another cell, and stays there"
     assert not panel.is_busy and "can't start new thread" in words(panel).replace("&#x27;", "'")
     panel.run()
     assert len(study.plans) == 1
