@@ -56,6 +56,10 @@ class TrainingRaised(RunFailed):
     """A training whose own code raised an exception."""
 
 
+class FileProblem(PerfkitError, OSError):
+    """A problem with a file. A user's script may handle it like any other `OSError`."""
+
+
 class StoreError(PerfkitError):
     """The store of runs, or a recording, cannot be read or written."""
 
@@ -77,7 +81,6 @@ _REMEDIES = {
     errno.EEXIST: "Choose another name: this one is taken",
     errno.EISDIR: "Name a file, not a folder",
     errno.EACCES: "Choose another place, or change its permissions",
-    errno.EMLINK: "Start it in a folder with fewer entries",
     errno.EROFS: "Choose another place: this one is read-only",
     errno.ENOSPC: "Free space on that disk",
     errno.ENOMEM: "Close other programs: the machine's memory is used up",

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from perfkit import lookup
 from perfkit.additions.shared import clock  # noqa: F401 - loaded before a script can replace its own
+from perfkit.errors import FileProblem
 
 _EVENTS = lookup.toml(__package__, "events")
 _PATHS = _EVENTS["file"] | _EVENTS["folder"] | _EVENTS["entry"]
@@ -231,7 +232,8 @@ def unfold(mirror: str, place: str) -> None:
         with contextlib.suppress(OSError):  # it may not be listed
             entries = os.listdir(real)
         if len(entries) > _MOST_LINKS:
-            raise OSError(errno.EMLINK, f"over {_MOST_LINKS:,} entries are too many to mirror", real)
+            what = f"over {_MOST_LINKS:,} entries are too many to mirror: {real}"
+            raise FileProblem(what, "Start it in a folder with fewer entries")
         if is_link:
             os.unlink(here)
         os.mkdir(here)
