@@ -41,17 +41,21 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     disturbed: list[Share] = []
     """The share of the cores that others took in each round; empty if it was not measured."""
     incarnations: list[RoundCount] = []  # rounds in each incarnation; empty if there is only one
+    interleaved: bool = True  # whether both were measured in the same rounds
+    spread: Spread | None = None
+    """How much equal processes differ on that machine, as far as it was known then; None if it was not."""
 
     @property
     def sizes(self) -> list[int]:
         return self.incarnations or [len(self.own_samples_per_s)]
 
-    def nested(self, spread: Spread, interleaved: bool = True) -> Nested:
-        """The mean of the logarithm of the ratio of both runs."""
+    def nested(self, usual: Spread = stats.UNKNOWN) -> Nested:
+        """The mean of the logarithm of the ratio of both runs; the spread is `usual` if it is not known."""
+        spread = self.spread or usual
         own = np.log(self.own_samples_per_s)
         other = np.log(self.other_samples_per_s)
         counts = stats.weights(self.disturbed, own.size)
-        if interleaved:
+        if self.interleaved:
             return stats.nested(own - other, self.sizes, counts, spread)
         return stats.difference(
             stats.nested(own, self.sizes, counts, spread), stats.nested(other, self.sizes, counts, spread)
@@ -66,9 +70,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
     against: str
     role: Role
-    interleaved: bool  # whether both were measured in the same rounds
-    spread: Spread | None = None
-    """How much equal processes differ on that machine, as far as it was known then; None if it was not."""
+    interleaved: bool  # as for any rounds, but never left out of a file
     precision: Share = stats.PRECISION
     """The half width / ratio up to which an interval without an effect means no difference."""
     via: list[Rounds] = []
@@ -94,7 +96,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def rounds(self) -> Rounds:
-        return Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed, self.incarnations)
+        return Rounds(*(getattr(self, name) for name in Rounds.__struct_fields__))
 
     @property
     def factors(self) -> list[Rounds]:
@@ -104,15 +106,14 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def has_spoiled_turns(self) -> bool:
-        """Whether the sides took turns while others disturbed them, which may have caused a difference."""
-        if self.interleaved:
-            return False
-        return any(stats.is_spoiled(part.disturbed, len(part.own_samples_per_s)) for part in self.factors)
+        """Whether sides took turns while others disturbed them, which may have caused a difference."""
+        in_turns = [part for part in self.factors if not part.interleaved]
+        return any(stats.is_spoiled(part.disturbed, len(part.own_samples_per_s)) for part in in_turns)
 
     @property
     def ratio(self) -> Ratio:
         """How many times as fast this run is as the other, with its interval and verdict."""
-        means = [part.nested(self.known_spread, self.interleaved) for part in self.factors]
+        means = [part.nested(self.known_spread) for part in self.factors]
         centre = sum(mean.centre for mean in means)
         half = math.hypot(*(mean.half for mean in means))
         fewest = min(len(part.own_samples_per_s) for part in self.factors)

@@ -66,7 +66,7 @@ class Enough:
         goal = self._rule.goal
         if len(pair.own_samples_per_s) < stats.ENDING_ROUNDS or goal is None:
             return False
-        ratio = pair.nested(measured.spreads[own], not measured.in_turns)
+        ratio = pair.nested()
         return goal.is_met(ratio.centre, ratio.half)
 
     def can_renew(self) -> bool:

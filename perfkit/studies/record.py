@@ -120,8 +120,6 @@ class Record:
                 **structs.asdict(common),
                 against=self._begun[first].id,
                 role=role,
-                interleaved=not self._measured.in_turns,
-                spread=self._measured.spreads[side],
                 precision=self._precision,
             )
 

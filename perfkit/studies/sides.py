@@ -158,4 +158,6 @@ class Measured:
             other_samples_per_s=[each.slices[first].samples_per_s for each in rounds],
             disturbed=[each.disturbed for each in rounds],
             incarnations=[len(part) for part in parts],
+            interleaved=not self.in_turns,
+            spread=self.spreads[own],
         )

@@ -12,6 +12,7 @@ from perfkit.results.documents import document, read
 from perfkit.results.rounds import Pairing, Rounds, pooled
 from perfkit.results.run import Run, continued, rated
 from perfkit.results.schema import Mechanism, Raw, Simulated
+from perfkit.results.stats import Spread
 
 
 def run(run_id="r0", **changes):
@@ -146,6 +147,32 @@ def test_a_ratio_by_way_of_kept_stages_is_their_product_with_all_their_errors():
     assert math.log(through.high / through.ratio) == pytest.approx(
         math.sqrt(3) * math.log(alone.high / alone.ratio)
     )
+
+
+def test_each_factor_of_a_ratio_has_its_own_error():
+    """That of a group whose sides took turns was taken for interleaved, and the other way round."""
+    drifting = {"own_samples_per_s": [120.0, 240.0] * 5, "other_samples_per_s": [100.0, 200.0] * 5}
+
+    def half_width(interleaved, **below):
+        flat = pairing([110.0] * 10, [100.0] * 10, role="baseline", interleaved=interleaved, **below)
+        return flat.ratio.half_width
+
+    together, in_turns = Rounds(**drifting), Rounds(**drifting, interleaved=False)
+    assert half_width(True, via=[in_turns]) > 2 * half_width(True, via=[together])
+    assert half_width(False, via=[together]) < 0.5 * half_width(False, via=[in_turns])
+    differing = Rounds(**drifting, spread=Spread(0.1, 4))
+    assert half_width(True, via=[differing]) > 2 * half_width(True, via=[together])
+    as_all = {"spread": Spread(0.1, 4)}
+    assert half_width(True, via=[together], **as_all) == half_width(True, via=[differing], **as_all)
+
+
+def test_turns_in_a_disturbed_room_spoil_each_ratio_that_they_are_a_factor_of():
+    in_turns = Rounds([200.0] * 10, [100.0] * 10, [0.5] * 10, interleaved=False)
+    apart = pairing([], [], role="baseline", via=[in_turns])
+    assert apart.has_spoiled_turns and apart.ratio.verdict == "undecided"
+    assert decode(msgspec.json.encode(run(pairings=[apart]))).pairings == [apart]
+    shared = Rounds([200.0] * 10, [100.0] * 10, [0.5] * 10)
+    assert not pairing([], [], role="baseline", interleaved=False, via=[shared]).has_spoiled_turns
 
 
 def test_two_runs_that_were_only_measured_apart_have_no_rounds_but_those_between():

@@ -170,6 +170,20 @@ def test_stages_of_a_group_share_rounds_and_the_next_is_built_on_all_that_were_k
     assert len(machine.children) == 3 + 2 + 3
 
 
+def test_what_is_kept_so_far_says_of_each_stage_how_it_was_measured(machine, ladder, monkeypatch):
+    """Memory held one side at a time in the first group, and equal processes differ more where workers load."""
+    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda _: len(machine.children) < 3)
+    machine.rate = lambda recipe: rate(recipe) * 1.4 ** (recipe.allocator == "keep") * 2**recipe.channels_last
+    runs = climb(ladder.trying(stages=("allocator", "data_loading", "channels_last")))
+    *_, both, layout, final, _ = runs
+    assert [run.stage for run in (both, layout, final)] == [SO_FAR, "channels_last", KEPT]
+    for run in (both, layout):
+        pairing = run.pairing("baseline")
+        assert pairing.interleaved
+        assert [part.interleaved for part in pairing.via] == [False, False]
+        assert [part.spread for part in pairing.via] == [stats.UNKNOWN, stats.WITH_WORKERS]
+
+
 def test_rates_divide_to_the_ratios_though_the_machine_becomes_slower(machine, ladder):
     sides_before = 1 + len(GROUP)
     machine.rate = lambda recipe: gains(recipe) * (1.0 if len(machine.children) <= sides_before else 0.6)
