@@ -41,7 +41,7 @@ class Measurement:
                     zygotes |= zygote.pids()
                     others.sample()  # when all sides have ended
         finally:
-            self._measured.busiest = Busiest(*others.busiest(zygotes))
+            self._measured.busiest = Busiest(*others.busiest(zygotes | zygote.pids()))
 
     def _one_more(self) -> None:
         """Measures one more incarnation; if its sides do not fit in memory, the next one has fewer."""

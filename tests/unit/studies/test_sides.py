@@ -571,3 +571,18 @@ def test_zygotes_are_not_other_programs(machine, where, monkeypatch):
     result = compare_candidates(*sides, where.until(60, 0.001))
     zygotes = {pid for pid in left_out[-1] if pid >= 5000}
     assert result.incarnations > 1 and len(zygotes) == result.incarnations
+
+
+def test_zygotes_of_an_incarnation_that_is_interrupted_are_not_other_programs(machine, where, monkeypatch):
+    alive, left_out = set(), []
+    monkeypatch.setattr("perfkit.studies.measurement.zygote.pids", lambda: set(alive))
+    monkeypatch.setattr(here.zygote, "prepare", lambda variables, generation: alive.add(5000 + generation))
+    monkeypatch.setattr(
+        "perfkit.machine.cores.OtherPrograms.busiest",
+        lambda self, pids: left_out.append(set(pids)) or ("x", 0.0),
+    )
+    machine.rate_of = lambda child: 1.0 + 0.2 * (child.number % 3)
+    machine.fail("slice", Cancelled("stopped"), lambda child: machine.generations[child.number])
+    sides = Candidate("A", {"batch_size": 8}), Candidate("B", {"batch_size": 64})
+    assert compare_candidates(*sides, where.until(60, 0.001)).incarnations == 1
+    assert {5000 + generation for generation in machine.generations} <= left_out[-1]
