@@ -26,6 +26,7 @@ class Side:
     trained: list[Trained] = field(default_factory=list)  # what each incarnation reported when it was warm
     failure: PerfkitError | None = None
     child: Conversation | None = None  # the processes that train now
+    ended_by: PerfkitError | None = None  # what ended its processes after their rounds, which count
     on_cached_batch: list[TimedSteps] = field(default_factory=list)  # slices without loading
     peak: Peak | None = None
     was_asked: bool = False  # for what is asked once: slices on a cached batch, and the peak
@@ -92,7 +93,7 @@ class Crowded(Exception):
         self.fitting = fitting
 
 
-AskMore = Callable[[Side], None]  # asks a side for something before its processes end
+AskMore = Callable[[Side], None]  # asks a side for more before its processes end, or notes what ended them
 
 
 @dataclass

@@ -87,7 +87,10 @@ _LACKS = {"peak": "its peak memory", "cached_batch": "its rate on a cached batch
 
 
 def _answer(side: Side, question: str, **arguments: float) -> Any:
-    """The answer of a side; None if it has ended, or fails and ends now, which becomes a remark."""
+    """The answer of a side; None if it has ended, or fails and ends now, which becomes a remark.
+
+    If its training ends meanwhile, that is raised, as in a slice: it still answers what is asked at the end.
+    """
     if side.child is None:
         return None
     try:
@@ -95,9 +98,12 @@ def _answer(side: Side, question: str, **arguments: float) -> Any:
     except Cancelled:
         raise
     except PerfkitError as problem:
-        side.stop()
         side.on_cached_batch.clear()
         side.remarks.append(f"{_LACKS[question]} is not known: {problem}")
+        if isinstance(problem, TrainingEnded):
+            raise
+        side.stop()
+        side.ended_by = problem
         return None
     side.child.suspend()
     return answer

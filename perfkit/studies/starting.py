@@ -49,7 +49,7 @@ class Starter:
             raise
         finally:
             for side in sides:
-                if side.child and self._machine.ask_more:
+                if self._machine.ask_more and (side.child or side.ended_by):
                     self._machine.ask_more(side)
                 side.stop()
 

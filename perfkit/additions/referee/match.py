@@ -62,12 +62,15 @@ class Match(NamedTuple):
         stages = stages_of(self.a, self.b, session.source)
         names = dict(zip([stage.title for stage in stages], ("a", "b"), strict=True))
         seen: dict[str, Behaviour] = {}
-        failed: dict[str, PerfkitError] = {}
+        failed: dict[str, PerfkitError | None] = {}
 
         def look(side: Side) -> None:
             name = names[side.stage.title]
             child = side.child
-            if name in seen or child is None:  # those of its first life were seen
+            if name in seen:  # in its first life
+                return
+            if child is None:
+                failed[side.stage.title] = side.ended_by
                 return
             memory = Memory.of(child.tree)
             try:

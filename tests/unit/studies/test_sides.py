@@ -236,6 +236,33 @@ def test_a_side_that_fails_after_its_rounds_keeps_them(question, lacks, machine,
     assert machine.alive() == []
 
 
+def test_a_training_that_ends_on_a_cached_batch_ends_the_measurement_as_one_that_ends_in_a_slice(
+    machine, where
+):
+    """It went on with new processes, which ended in the same way."""
+    machine.fail("cached_batch", TrainingEnded("it has ended"), lambda child: machine.batch_of(child) == 16)
+    still_answer = []
+    with where.open() as session:
+        rule = ruled(where, rounds=5, budget_s=100, precision=0.001, part=0.0)
+        runs = session.measure(THREE, rule, lambda side: still_answer.append(side.child is not None))
+    assert isinstance(session.stopped, TrainingEnded)
+    assert [len(run.raw.block_samples_per_s) for run in runs] == [len(machine.slices()) / 3] * 3
+    assert runs[1].ceiling_samples_per_s is None
+    assert "its rate on a cached batch is not known: it has ended" in runs[1].warnings
+    assert still_answer == [True] * 3
+    assert machine.alive() == []
+
+
+def test_whoever_asks_at_the_end_learns_what_has_ended_a_side(machine, where):
+    machine.fail("peak", RunFailed("killed"), lambda child: machine.batch_of(child) == 16)
+    ended_by = {}
+    with where.open() as session:
+        session.measure(
+            THREE, ruled(where, rounds=3), lambda side: ended_by.update({side.stage.name: str(side.ended_by)})
+        )
+    assert ended_by == {"b8": "None", "b16": "killed", "b32": "None"}
+
+
 def test_nothing_is_compared_with_a_baseline_that_failed_nor_is_it_this_machine_s_noise(machine, where):
     """The one after it was called the baseline, and noise the difference of two recipes."""
     is_last_slice = lambda child: machine.batch_of(child) == 8 and machine.slices().count(child.number) == 5

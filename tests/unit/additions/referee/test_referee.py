@@ -152,6 +152,21 @@ def test_the_old_script_comes_first_whichever_side_was_asked_first(monkeypatch):
     assert [*match._observed(session)[1]] == ["a", "b"]
 
 
+def test_a_side_that_was_not_asked_in_time_says_what_ended_it(monkeypatch):
+    """Its rounds count, so that nothing else tells why the verdict is undecided."""
+    monkeypatch.setattr(Memory, "of", lambda tree: Memory())
+    match = Match(SimpleNamespace(rule=PRESETS["quick"].rule), Candidate("old"), Candidate("new"), set())
+    session = InTwoLives()
+
+    def measure(stages, rule, look):
+        look(Side(stages[0], child=SimpleNamespace(tree=None, ask=lambda _: PLAIN)))
+        look(Side(stages[1], ended_by=RunFailed("killed")))
+        return []
+
+    session.measure = measure
+    assert match._observed(session)[2] == "new: killed"
+
+
 def measured(result):
     """The same of one script, with the rates of its rounds."""
     rates = result.pairing.other_samples_per_s, result.pairing.own_samples_per_s
