@@ -8,6 +8,7 @@ import pytest
 import typer.main
 
 from perfkit import cli
+from perfkit.results import Pairing, Raw, Run
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
@@ -42,6 +43,13 @@ def test_what_a_page_names_exists(page):
     # A notebook is opened one folder above its source.
     folder = page.parent if page.suffix == ".md" else SOURCES.parent / page.relative_to(SOURCES).parent
     assert [link for link in links if not (folder / link).exists()] == []
+
+
+@pytest.mark.parametrize("kind", [Run, Raw, Pairing])
+def test_each_field_of_a_recording_is_described(kind):
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    assert [name for name in kind.__struct_fields__ if f"`{name}`" not in text] == []
+    assert "lists are empty where the two were only measured apart" in text
 
 
 def test_the_readme_names_every_command_and_the_architecture_every_folder():
