@@ -77,14 +77,16 @@ class Enough:
     def has_had_its_share(self, rounds: int) -> bool:
         """Whether so many rounds are enough for this incarnation."""
         left_s = self.left_s
-        if self.budget_s is None or left_s is None:
+        budget = self._rule.budget
+        if budget is None or left_s is None:
             return rounds >= self._rule.rounds
-        is_late = left_s < -self.budget_s  # in an evaluation, say
+        now = self._measured.now
+        # By rounds alone, in an evaluation, say: after a long start a few more give a verdict at little cost.
+        is_late = left_s + now.start_s < -budget.stage_s
         if rounds < (FEWEST if is_late else self._rule.rounds):
             return False
         if left_s <= 0:
             return True
-        now = self._measured.now
         is_worth_it = rounds * now.round_s >= PART_OF_START * now.start_s
         if self.can_renew() and is_worth_it:  # new processes tell more than further rounds of these
             return True

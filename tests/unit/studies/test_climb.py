@@ -109,6 +109,17 @@ def test_time_goes_by_sides_and_what_nobody_needed_to_those_that_come_later(mach
     assert limits == pytest.approx([300 * 2 / 10, 300 * 2 / 8, 300 * 3 / 6, 300], abs=2)
 
 
+def test_groups_that_begin_when_the_time_is_up_still_get_the_rounds_of_a_verdict(
+    machine, ladder, monkeypatch
+):
+    """Starting took longer than their share, so each had two rounds, and what helped was dropped."""
+    monkeypatch.setattr("perfkit.studies.climb.time.monotonic", lambda: machine.now)
+    machine.start_s = 20.0
+    runs = climb(replace(ladder, rule=replace(ladder.rule, budget=Budget(60.0, 100.0))))
+    assert list(facts(runs).values())[1:4] == ["kept", "not kept: slower", "kept"]
+    assert {len(run.raw.block_samples_per_s) for run in runs} == {stats.MIN_ROUNDS}
+
+
 def test_what_cannot_act_takes_no_time_from_the_others(machine, ladder, limits):
     more = ladder.trying(stages=("data_loading", "pinning", "tf32", *NAMES[1:]))
     climb(replace(more, rule=replace(ladder.rule, budget=Budget(60.0, 300.0))))

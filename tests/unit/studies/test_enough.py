@@ -82,5 +82,7 @@ def test_an_incarnation_that_is_far_over_its_budget_ends_with_the_fewest_rounds(
     clock = Clock()
     enough = Enough(found([STEADY] * FEWEST), TIMED, clock)
     assert not enough.has_had_its_share(FEWEST)
-    clock.now = 2 * BUDGET.stage_s + 1  # an evaluation took it, say
+    clock.now = 2 * BUDGET.stage_s + 1  # of which the start took 2 s
+    assert not enough.has_had_its_share(FEWEST)
+    clock.now += 2  # an evaluation took it, say
     assert enough.has_had_its_share(FEWEST) and not enough.has_had_its_share(FEWEST - 1)
