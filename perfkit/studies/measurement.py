@@ -27,7 +27,7 @@ class Measurement:
         self._progress = progress
         self._enough = Enough(measured, rule, machine.clock)
         self._slices = Slices(measured, rule, machine)
-        self._starter = Starter(measured, machine, self._say)
+        self._starter = Starter(machine, self._say)
 
     def run(self) -> None:
         """Measures until the rule is satisfied or its budget is spent; at least one incarnation."""
@@ -62,7 +62,7 @@ class Measurement:
 
     def _all_at_once(self, sides: Sequence[Side]) -> None:
         rounds = self._measured.now.rounds
-        with self._starter.alive(sides):
+        with self._starter.alive(sides, self._measured.now):
             while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
                 rounds.append(self._take_round(sides))
             self._slices.measure_once(sides)
@@ -70,12 +70,12 @@ class Measurement:
     def _in_turns(self, sides: Sequence[Side]) -> None:
         ended: TrainingEnded | None = None
         for side in self._machine.shuffled(sides):
-            with self._starter.alive([side]):
-                try:
+            try:
+                with self._starter.alive([side], self._measured.now):
                     self._turn(side)
                     self._slices.measure_once([side])
-                except TrainingEnded as problem:  # the others have their turn all the same
-                    ended = problem
+            except TrainingEnded as problem:  # the others have their turn all the same
+                ended = problem
         if ended:
             raise ended
 

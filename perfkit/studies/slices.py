@@ -87,10 +87,7 @@ _LACKS = {"peak": "its peak memory", "cached_batch": "its rate on a cached batch
 
 
 def _answer(side: Side, question: str, **arguments: float) -> Any:
-    """The answer of a side; None if it has ended, or fails and ends now, which becomes a remark.
-
-    If its training ends meanwhile, that is raised, as in a slice: it still answers what is asked at the end.
-    """
+    """The answer of a side; None if it has ended, or fails and ends now, which becomes a remark."""
     if side.child is None:
         return None
     try:
@@ -100,7 +97,7 @@ def _answer(side: Side, question: str, **arguments: float) -> Any:
     except PerfkitError as problem:
         side.on_cached_batch.clear()
         side.remarks.append(f"{_LACKS[question]} is not known: {problem}")
-        if isinstance(problem, TrainingEnded):
+        if isinstance(problem, TrainingEnded):  # as in a slice; it still answers what is asked at the end
             raise
         side.stop()
         side.ended_by = problem

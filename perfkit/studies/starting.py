@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, RunFailed
+from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, RunFailed, TrainingEnded
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Crowded, Machine, Measured, Side
+from perfkit.studies.sides import Crowded, Incarnation, Machine, Side
 from perfkit.worker.messages import Trained
 
 LAST_ANSWER_S = 2.0  # after Ctrl-C: a side in a long slice answers only when that has ended
@@ -16,14 +16,13 @@ MEMORY_MARGIN = 1.5
 class Starter:
     """Starts sides, and ends them; `say` gets what is started."""
 
-    def __init__(self, measured: Measured, machine: Machine, say: Callable[[str], None]) -> None:
-        self._measured = measured
+    def __init__(self, machine: Machine, say: Callable[[str], None]) -> None:
         self._machine = machine
         self._say = say
 
     @contextlib.contextmanager
-    def alive(self, sides: Sequence[Side]) -> Iterator[None]:
-        """Starts, warms up and suspends the sides; they end with the block.
+    def alive(self, sides: Sequence[Side], incarnation: Incarnation) -> Iterator[None]:
+        """Starts, warms up and suspends the sides of an incarnation; they end with the block.
 
         If they turn out not to fit together, what they reported in this incarnation is forgotten.
         """
@@ -31,11 +30,11 @@ class Starter:
         reported = {side: (len(side.trained), len(side.gpu_utilization)) for side in sides}
         try:
             for number, side in enumerate(self._machine.shuffled(sides)):
-                if number and self._is_crowded():
+                if number and self._is_crowded(sides):
                     raise Crowded(number)
                 self._say(f"starting {side.stage.title}")
-                self._start(side, alive=number)
-            self._measured.now.start_s += self._machine.clock() - began
+                self._start(side, number, incarnation)
+            incarnation.start_s += self._machine.clock() - began
             yield
         except Crowded:
             for side, (trainings, samples) in reported.items():
@@ -53,7 +52,7 @@ class Starter:
                     self._machine.ask_more(side)
                 side.stop()
 
-    def _start(self, side: Side, alive: int) -> None:
+    def _start(self, side: Side, alive: int, incarnation: Incarnation) -> None:
         free = gpus.free_gpu_bytes(self._machine.gpu)
         try:
             side.child, trained = self._machine.start(side.stage, bool(side.trained))
@@ -64,19 +63,21 @@ class Starter:
         except PerfkitError as problem:
             if alive and isinstance(problem, OutOfMemory):
                 raise Crowded(alive) from None
+            if side.trained and isinstance(problem, TrainingEnded):  # its rounds until then count
+                raise
             side.fail(problem)
             return
         side.trained.append(trained)
         if trained.compile_counters.graphs and not trained.compile_counters.cache_hits:
-            self._measured.now.compile_s += trained.warmup.step_s[0]
+            incarnation.compile_s += trained.warmup.step_s[0]
         if free is not None:
             side.gpu_bytes = max(0, free - (gpus.free_gpu_bytes(self._machine.gpu) or 0))
 
-    def _is_crowded(self) -> bool:
+    def _is_crowded(self, sides: Sequence[Side]) -> bool:
         """Whether one more training may not fit into the memory of this machine or of its GPU."""
         if gpus.holds_one_process(self._machine.gpu):
             return True
-        alive = [side for side in self._measured.sides if side.child]
+        alive = [side for side in sides if side.child]
         resident = [side.child.tree.resident_bytes() for side in alive if side.child]
         if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident, default=0):
             return True

@@ -183,7 +183,7 @@ def test_stages_of_a_group_share_rounds_and_the_next_is_built_on_all_that_were_k
 
 def test_what_is_kept_so_far_says_of_each_stage_how_it_was_measured(machine, ladder, monkeypatch):
     """Memory held one side at a time in the first group, and equal processes differ more where workers load."""
-    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda _: len(machine.children) < 3)
+    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda *_: len(machine.children) < 3)
     machine.rate = lambda recipe: rate(recipe) * 1.4 ** (recipe.allocator == "keep") * 2**recipe.channels_last
     runs = climb(ladder.trying(stages=("allocator", "data_loading", "channels_last")))
     *_, both, layout, final, _ = runs

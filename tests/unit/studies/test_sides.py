@@ -253,6 +253,18 @@ def test_a_training_that_ends_on_a_cached_batch_ends_the_measurement_as_one_that
     assert machine.alive() == []
 
 
+def test_a_training_that_ends_while_it_starts_again_leaves_all_their_earlier_rounds(machine, where):
+    """It was called failed, and its rounds were lost."""
+    is_later = lambda child: machine.batch_of(child) == 16 and machine.generations[child.number]
+    machine.fail("train", TrainingEnded("it has ended"), is_later)
+    with where.open() as session:
+        runs = session.measure(THREE, ruled(where, rounds=5, budget_s=100, precision=0.001, part=0.0))
+    assert isinstance(session.stopped, TrainingEnded)
+    assert [run.status for run in runs] == ["ok"] * 3
+    assert [len(run.raw.incarnations) for run in runs] == [1] * 3
+    assert machine.alive() == []
+
+
 def test_whoever_asks_at_the_end_learns_what_has_ended_a_side(machine, where):
     machine.fail("peak", RunFailed("killed"), lambda child: machine.batch_of(child) == 16)
     ended_by = {}
@@ -294,7 +306,7 @@ def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(machine, whe
 
 def test_sides_that_memory_does_not_hold_together_take_turns_and_say_so(machine, where, monkeypatch):
     """The machine is twice as fast in every second life of a process: ratios of turns hold it in their width."""
-    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda self: True)
+    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda *_: True)
     first, second, third = measure(where, THREE, rounds=5)
     assert not third.pairings[0].interleaved
     assert third.pairings[0].ratio.ratio == pytest.approx(120 / 100)
@@ -308,7 +320,7 @@ def test_a_training_that_ends_in_its_turn_leaves_the_others_theirs(
     slices, order, machine, where, monkeypatch
 ):
     """They were called stopped, as if by a person. One that ends in its first slice has failed."""
-    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda self: True)
+    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda *_: True)
     monkeypatch.setattr("perfkit.studies.sides.Machine.shuffled", lambda self, sides: sides[::order])
     is_ended = lambda child: machine.batch_of(child) == 8 and machine.slices().count(child.number) > slices
     machine.fail("slice", TrainingEnded("it has ended"), is_ended)
