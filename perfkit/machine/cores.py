@@ -134,7 +134,7 @@ class OtherPrograms:
         self.sample()
         ours = {os.getpid(), *pids}
         programs: dict[str, float] = defaultdict(float)
-        programs["other guests of the same host"] = _stolen_s() - self._stolen_s
+        programs["other guests of the same host"] = max(0.0, _stolen_s() - self._stolen_s)
         for (pid, begun), (name, spent) in self._latest.items():
             if pid not in ours:
                 programs[name] += spent - self._start.get((pid, begun), ("", 0.0))[1]

@@ -114,6 +114,14 @@ def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch, 
     assert others.busiest([6]) == (name, pytest.approx(share))
 
 
+def test_stolen_time_that_goes_back_is_no_share_below_zero(monkeypatch):
+    """As when a virtual machine moves to another host: a run with such a share could not be read again."""
+    monkeypatch.setattr(cores, "_spent", dict)
+    monkeypatch.setattr(cores, "_stolen_s", iter([5.0, 1.0]).__next__)
+    _, share = cores.OtherPrograms().busiest()
+    assert share == 0.0
+
+
 IDLE = {"uuid": "GPU-1", "other_processes": None, "throttle_reasons": None, "temperature_c": None}
 BUSY = IDLE | {"other_processes": [{"pid": 1}], "throttle_reasons": ["power cap"]}
 HOT = IDLE | {"throttle_reasons": ["hardware thermal slowdown"], "temperature_c": 91}

@@ -38,6 +38,8 @@ class FakeMachine:
         self.now = 0.0
         """Its clock: starting a process takes `start_s`, a slice what its rate says."""
         self.start_s = 1.0
+        self.startup_s = 1.5
+        """What a training reports of its start."""
         self.compile_s = 0.0
         """What a first step takes that compiles; the later ones find what it has compiled."""
         self.has_compiled = False
@@ -113,7 +115,7 @@ class FakeChild(contextlib.AbstractContextManager):
                     warmup = replace(WARMUP, step_s=[2.0 + self.machine.compile_s, 0.5, 0.5])
                 return messages.Trained(
                     recipe=self.recipe.to_dict(),
-                    startup_s=1.5,
+                    startup_s=self.machine.startup_s,
                     warmup=warmup,
                     losses=[2.3, 2.2][: arguments["loss_steps"]],
                     mechanisms=self.machine.mechanisms,

@@ -332,6 +332,15 @@ def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):
     assert fractions == sorted(fractions)
 
 
+def test_a_clock_that_is_set_back_during_a_start_leaves_runs_that_can_be_read(machine, ladder):
+    """As in a virtual machine that was asleep: the start took -3 s, which no stored run may have."""
+    machine.startup_s = -3.0
+    store = RunStore()
+    runs = climb(ladder, store)
+    assert store.runs()[::-1] == runs and store.problems == []
+    assert {run.startup_s for run in runs} == {None}
+
+
 def test_a_stage_is_not_kept_if_what_was_kept_failed_with_it(machine, ladder):
     is_kept = lambda child: child.recipe.workers and not child.recipe.compile and len(machine.children) == 6
     machine.fail("slice", RunFailed("lost", ""), is_kept)
