@@ -19,6 +19,7 @@ ENDING_ROUNDS = 10
 and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
 PRECISION = 0.05
 """The half width / ratio up to which an interval without an effect means that there is no difference."""
+LARGEST = 300.0  # logarithm of a ratio: a recording from others may hold any, and exp would overflow
 CLEAN = 0.05
 """A slice counts half if others took this share of the cores during it, and less the more they took."""
 
@@ -155,7 +156,9 @@ def judged(centre: float, half: float, rounds: int, precision: float = PRECISION
             verdict = "faster" if centre > 0 else "slower"
         elif half <= math.log1p(precision):
             verdict = "no measurable difference"
-    return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half), verdict)
+    bounds = np.clip([centre, centre - half, centre + half], -LARGEST, LARGEST)
+    ratio, low, high = (math.exp(bound) for bound in bounds)
+    return Ratio(ratio, low, high, verdict)
 
 
 def widened(estimate: Estimate, band: float) -> Estimate:

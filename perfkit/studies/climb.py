@@ -4,7 +4,7 @@ The stages of a group are tried at the same time, each on top of what the groups
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -119,7 +119,9 @@ class Kept:
             return self
         newest = tuple(kept.values())
         stage = _together(self.stage, [stage for stage in candidates if stage.name in kept])
-        return Kept(self.base, stage, newest, newest, below=(*self.below, *_with_previous(newest)))
+        pairings = [run.pairing("previous") for run in newest]
+        gained = [pairing.rounds for pairing in pairings if pairing]
+        return Kept(self.base, stage, newest, newest, below=(*self.below, *gained))
 
 
 class _Climb:
@@ -274,12 +276,6 @@ class _Time:
         left_s = max(0.0, self._began + self._limit_s - time.monotonic())
         own_s = left_s * sides[0] / sum(sides)
         return self._rule.within(own_s), left_s - own_s
-
-
-def _with_previous(runs: Iterable[Run]) -> list[Rounds]:
-    """The rounds of runs, each with those of the stage before it."""
-    pairings = [run.pairing("previous") for run in runs]
-    return [pairing.rounds for pairing in pairings if pairing]
 
 
 def _chosen(runs: Sequence[Run]) -> list[Run]:

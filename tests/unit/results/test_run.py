@@ -187,6 +187,14 @@ def test_two_runs_that_were_only_measured_apart_have_no_rounds_but_those_between
             pairing([], [], via=nothing)
 
 
+def test_no_ratio_of_a_file_from_others_overflows():
+    unlike = Rounds([1e11, 1e-5] * 3, [1e-5, 1e11] * 3, spread=Spread(9.0, 1.0))
+    far = Rounds([1e11] * 6, [1e-5] * 6)
+    for via in ([far] * 40, [unlike] * 40):
+        ratio = pairing([], [], via=via).ratio
+        assert 0 < ratio.low <= ratio.ratio <= ratio.high < math.inf
+
+
 def test_clean_and_disturbed_rounds_that_disagree_are_told_apart():
     own = [150.0, 151.0, 149.0] * 4 + [220.0, 222.0, 218.0] * 4
     quiet, noisy = pairing(own, [100.0] * 24, disturbed=[0.0] * 12 + [0.4] * 12).in_two_rooms
