@@ -152,9 +152,9 @@ class Sampler:
                 before = self.look(thread_id, before)
 
         thread = threading.Thread(target=look, daemon=True)
+        thread.start()  # first: if it cannot, the script must go on as it was
         interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
-        thread.start()
         try:
             yield
         finally:
@@ -234,18 +234,18 @@ def _tells_of_signals() -> bool:
 def _at_signals(call: Callable[[], None]) -> Iterator[None]:
     """Calls a function from another thread at each signal, as soon as this one lets it run."""
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    _writers.add(writer)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    interval = sys.getswitchinterval()
 
     def follow() -> None:
         while os.read(reader, 1) != _END:
             call()
 
     thread = threading.Thread(target=follow, daemon=True)
+    thread.start()  # first: if it cannot, the script must go on as it was
+    os.set_blocking(writer, False)
+    _writers.add(writer)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(_PATIENCE_S)
-    thread.start()
     try:
         yield
     finally:

@@ -5,9 +5,11 @@ import io
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -315,6 +317,18 @@ def test_a_thread_is_looked_at_with_its_part(interrupts, monkeypatch):
             sum(range(1000))
     assert {key[0] for key in sampler.times} == {"forward"}
     assert all(stack[-1].file == "here.py" for _, stack in sampler.times)
+
+
+@pytest.mark.parametrize("interrupts", [True, False])
+def test_where_no_thread_can_start_the_process_goes_on_as_it_was(interrupts, monkeypatch):
+    monkeypatch.setattr(Sampler, "_may_interrupt", lambda sampler: interrupts)
+    before = sys.getswitchinterval(), signal.getsignal(signal.SIGALRM)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError), Sampler(lambda: "part").running():
+            pytest.fail("nobody looks")
+    assert (sys.getswitchinterval(), signal.getsignal(signal.SIGALRM)) == before
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_an_instruction_without_a_line_is_part_of_the_loop_that_it_ends():
