@@ -20,7 +20,7 @@ baseline = pk.StagePanel("baseline")
 baseline.run()
 
 # %% [markdown]
-# The number to watch is **samples/s**. The picture shows two training steps (the headline, the median): green is loading data, blue is computing. While the loop decodes JPEG photos, the CPU isn't training. The dashed line is the *ceiling*: where both steps would end if loading took no time.
+# The number to watch is **samples/s**. The picture shows two training steps (its headline: the median): green is loading data, blue is computing. While the loop decodes JPEG photos, the CPU isn't training. The dashed line is the *ceiling*: where both steps would end if loading took no time.
 #
 # Now let another process load the next batch while the model trains: `DataLoader(..., num_workers=1)`. *Guess: how many times as fast?*
 
@@ -86,7 +86,7 @@ pk.climb()
 # | [13 several GPUs](13_several_gpus.ipynb) | how well does it scale? | 20 |
 # | [14 checking the articles](14_checking_the_articles.ipynb) | do the published figures agree? | 15 |
 #
-# The [puzzles](puzzles/index.ipynb) at the end of each chapter come on top.
+# The [puzzles](puzzles/index.ipynb) take extra time.
 #
 # Look things up: [cheat sheet](../docs/cheat_sheet.md) · [glossary](../docs/glossary.md) · [how perfkit measures](../docs/measuring.md). `!perfkit doctor` checks the machine.
 #

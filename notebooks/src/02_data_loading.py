@@ -13,7 +13,7 @@
 #
 # *After this you can give a loop the right number of workers, and tell when one more won't help.*
 #
-# The walk-through's V100, simulated. Before, the host loads each batch. After, eight workers do:
+# The walk-through's V100, simulated, before and after:
 
 # %%
 import matplotlib.pyplot as plt
@@ -27,7 +27,7 @@ from perfkit.show import style
 pk.lanes("sim-v100-data_loading")
 
 # %% [markdown]
-# The gap: the training process fetches each batch itself, so the device runs out of work. Then eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, small in many containers). The host still waits (orange) for the copy, which queues behind the kernels: [03](03_pinning.ipynb).
+# The gap: the training process fetches each batch itself, so the device runs out of work. Afterwards, eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, small in many containers). The host still waits (orange) for the copy, which queues behind the kernels: [03](03_pinning.ipynb).
 
 # %% [markdown]
 # Enter a guess, then press *Run*. Press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept.
@@ -64,7 +64,7 @@ plt.show()
 #
 # ## Your line
 #
-# Open `my_train.py`, which [00](00_start_here.ipynb) wrote, and give its `DataLoader` a worker. Save it, then run this cell.
+# Open `my_train.py` and give its `DataLoader` a worker. Save it, then run this cell.
 
 # %%
 pk.my_train(wait_policy="passive")

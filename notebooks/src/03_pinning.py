@@ -80,7 +80,7 @@ if panel.runs[-1].status == "ok":
 # %% [markdown]
 # ## Your line
 #
-# Edit the loader and the copies. Pin only with workers: otherwise the training process pins each batch itself. On a CPU both edits do nothing, so they are kept unmeasured:
+# Edit the loader and the copies. Pin only with workers: otherwise the training thread itself pins each batch. On a CPU both edits do nothing, so they are kept unmeasured:
 
 # %%
 pk.my_train()
@@ -148,7 +148,7 @@ pk.puzzle("prefetcher").check(prefetch)
 #
 # <details><summary>Answer</summary>
 #
-# The host still waits: perhaps for earlier kernels, as in the first picture, and while `x` goes into a page-locked buffer. Only pinned memory makes the copy asynchronous.
+# The host still waits while `x` goes into a page-locked buffer, and perhaps for earlier kernels. Only pinned memory makes the copy asynchronous.
 #
 # </details>
 #

@@ -29,21 +29,21 @@ pk.lanes(
 )
 
 # %% [markdown]
-# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches, and fills each kernel better. At the walk-through's 224 × 224 pixels only the second effect is left: it measured 1.32 times. (The simulation predicts 1.08 times.)
+# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches, and its kernels fill the device better. At the walk-through's 224 × 224 pixels only the second effect is left: it measured 1.32 times. (The simulation predicts 1.08.)
 #
 # ## First, on a CPU: memory reuse
 #
-# On a CPU, freed memory goes back to the system, and every step requests it again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep that memory for the next step. The price: it fragments, and the process never gives it back. Guess:
+# On Linux, large freed blocks go back to the system, and every step requests them again, page by page. The larger the batch, the more this costs, so fix this first. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep that memory for the next step. The price: it fragments, and the process never gives it back. Guess:
 
 # %%
 pk.my_train(allocator="keep", budget_s=120)
 
 # %% [markdown]
-# *Undecided*? The interval is too wide for the effect. Measure longer (`budget_s=240`), or keep it with `keep=True`: the chart then says *kept by you*.
+# *Undecided*? Measure longer (`budget_s=240`), or keep it with `keep=True`: the chart then says *kept by you*.
 #
 # ## Now the batch
 #
-# A larger batch **changes the training**: fewer, larger steps for the same samples. Compare samples/s, never the time of a step.
+# A larger batch **changes the training**: fewer updates for the same samples. Compare samples/s, never the time of a step.
 
 # %%
 panel = pk.StagePanel("batch_size")
@@ -65,7 +65,7 @@ if large.losses:
 # %% [markdown]
 # Compare losses on equal *samples*, not after equal steps: here the small batches are ahead, because they have updated the weights more often.
 #
-# Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512, while utilisation, blind to how much a kernel fills, hardly moved.
+# Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512, while utilisation, blind to how full the device is, hardly moved.
 #
 # ## What it costs: memory
 #
@@ -86,7 +86,7 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* averages the gradients of two small batches before a step. Batch norm aside, it has the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass.
+# *Accumulated* averages the gradients of two small batches before a step. Batch norm aside, it makes the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations, at the cost of about one forward pass.
 #
 # On a GPU, `nvidia-smi` also counts the CUDA context and freed memory, which the allocator keeps. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 
@@ -107,7 +107,7 @@ pk.my_train(allow=["samples", "updates"])
 #
 # </details>
 #
-# *Undecided* here, but *faster* in the panel? The two agree within their intervals: measure longer, or keep it. Not kept? Undo it. Kept? Tune the learning rate again before you judge the accuracy.
+# *Undecided* here, but *faster* in the panel? Their intervals overlap: measure longer, or keep it. Not kept? Undo it. Kept? Tune the learning rate again before you judge the accuracy.
 
 # %% [markdown]
 # ## Drill

@@ -46,7 +46,7 @@ print(
 # %% [markdown]
 # Either way you send a quarter of the bytes (the label's 8 bytes stay). While the worker keeps up, a CPU hardly gains, and the walk-through's V100, pinned by then, only went from 1,584 to 1,670 samples/s.
 #
-# (In the recording, *uint8 copy* starts from batches of 32, *scaled decoding* and [channels_last](06_amp.ipynb) from batches of 64. Yours start from what you kept.)
+# (In the recording, *uint8 copy* starts from batches of 32, *scaled decoding* and [channels_last](06_amp.ipynb) from batches of 64.)
 #
 # *No measurable difference* is a result: the text under the table says how large any difference is at most. *Undecided* is not a result yet: **Continue** adds rounds. Unless it is *faster*, press **Drop**, and try it again in [07](07_compile.ipynb).
 #
@@ -166,7 +166,7 @@ pk.puzzle("batched_fetch").check(Images, make_loader)
 #
 # <details><summary>Answer</summary>
 #
-# It is the default since PyTorch 2.0, which the walk-through used. Check a tip against your version.
+# It has been the default since PyTorch 2.0, which the walk-through used. Check a tip against your version.
 #
 # </details>
 #

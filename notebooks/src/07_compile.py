@@ -59,7 +59,7 @@ for function in (small_ones, convolution):
     print(f"{function.__name__}: {ms[0]:.1f} ms, compiled {ms[1]:.2f} ms: {ms[0] / ms[1]:.1f} times as fast")
 
 # %% [markdown]
-# The tensors say three times. A CPU may gain more: each operator also requests memory, which your loop already reuses ([04](04_batch_size.ipynb)), and three tensors may fit into a cache. Expect less there. A convolution calls a library, compiled or not. Which of the two fills *your* step? Guess its gain:
+# The tensors say three times. A CPU may gain more: each operator also requests memory, which your loop already reuses ([04](04_batch_size.ipynb)), and three tensors may fit into a cache. Expect less in your loop. A convolution calls a library, compiled or not. Which of the two fills *your* step? Guess its gain:
 
 # %%
 panel = pk.StagePanel("compile")
@@ -121,7 +121,7 @@ pk.my_train(budget_s=120)
 # model = torch.compile(model)
 # ```
 #
-# Move the model and set its layout before. `model.compile()` does the same in place.
+# Move the model and set its layout first. `model.compile()` does the same in place.
 #
 # </details>
 #
@@ -153,7 +153,7 @@ for layout in (False, True):
 #
 # - *Graph breaks*: Python that needs a value (`if loss > 1`, `.item()`) splits the graph. `fullgraph=True` makes that an error with the line.
 # - *New shapes* compile again: once, after which that size is dynamic. `TORCH_LOGS=graph_breaks,recompiles` lists both.
-# - *Launch-bound models* need CUDA graphs (`mode="reduce-overhead"`), which the host launches at once; these need fixed shapes.
+# - *Launch-bound models* need CUDA graphs (`mode="reduce-overhead"`), which replay all launches in one call; these need fixed shapes.
 
 # %% [markdown]
 # ### Puzzle ★★: compile without a break

@@ -31,13 +31,13 @@ panel.run()
 #
 # Expect 1.5 to 3 times on two cores (the most with 16-bit units), and more on a GPU.
 #
-# Now your own file, against the one that chapter 00 wrote. Guess: will the total equal the product of your gains? The last bar measures all edits at once. (Older than 02 to 07: gains differ.)
+# Now your own file, against the one that chapter 00 wrote. Guess: will the total equal the product of your gains? The last bar measures all edits at once. (The stored output is older than 02 to 07: gains differ.)
 
 # %%
 pk.my_train(whole=True, allow=["samples", "updates", "losses"])
 
 # %% [markdown]
-# - *Not the product?* The product has an interval too. If both overlap, as here, nothing shows that gains fail to multiply. But lines kept *because* they came out well tend to shrink when measured again.
+# - *Not the product?* The product has an interval too. If both overlap, as here, nothing shows that gains fail to multiply. But gains kept *because* they came out well tend to shrink when measured again.
 # - *Not the recipe's ratio?* The recipe contains what panels decided, your file what *it* gained from (in the recording, uint8 batches, too). The rest is drift from one minute to the next.
 #
 # This is the recipe's script, with the same losses. `perfkit.workloads.files.photo_folder(256)` gives the path of its photos:
@@ -82,7 +82,7 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 #
 # ## What is it worth?
 #
-# At the walk-through's rates, 90 epochs of ImageNet (if loading kept up, which 8 vCPUs with JPEG files would not):
+# At the walk-through's rates, 90 epochs of ImageNet (if loading kept up; with JPEG files on 8 vCPUs it would not):
 
 # %%
 samples, price = 1_281_167 * 90, 3.0  # images × epochs; the price of an hour, in any currency
@@ -154,7 +154,7 @@ pk.puzzle("three_faults").check(train)
 #
 # <details><summary>Answer</summary>
 #
-# Only if its interval excludes 1, and that of *(again)* lies within 2% of 1.
+# Only if its interval excludes 1, and that of *(again)* is within 2% of 1.
 #
 # </details>
 #

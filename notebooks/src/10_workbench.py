@@ -68,7 +68,7 @@ if first and second and both:
 #
 # <details><summary>What to expect for all three</summary>
 #
-# On two cores a second worker adds little or nothing, or even slows the loop down: the first one already ended the wait, and both share the model's cores. If the interval holds 1, the difference is at most that of its farther end; *Continue* narrows it. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, with one compute thread and a core for the worker, the loop is 0.95 to 1.2 times as fast as with two sleeping threads ([measured](../docs/measuring.md)), and more in 16 bits ([06](06_amp.ipynb)).
+# On two cores a second worker adds little or nothing, or even slows the loop down: the first one already ended the wait, and both share the model's cores. If the interval contains 1, the difference is at most what its farther end says; *Continue* narrows it. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, with one compute thread and a core for the worker, the loop is 0.95 to 1.2 times as fast as with two sleeping threads ([measured](../docs/measuring.md)), and more in 16 bits ([06](06_amp.ipynb)).
 #
 # </details>
 #

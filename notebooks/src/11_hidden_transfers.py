@@ -13,7 +13,7 @@
 #
 # *After this you can find the lines of a loop that stop the host, say what each costs, and keep them out.*
 #
-# The host launches kernels and runs ahead of the device. A line that *reads* a value, needs a size that only the device knows, or copies from ordinary memory stops it until everything launched before is done. Then the device waits for new work:
+# The host launches kernels and runs ahead of the device. A line that *reads* a value, or needs a size that only the device knows, stops it until the stream has finished all earlier work. So does a copy to the device without `non_blocking`, even from pinned memory: the host waits for the copy. With it, the host goes on at once if the memory is pinned; if not, it waits until the driver has staged the data, and perhaps for earlier kernels. Lines after which the device waits for new work:
 #
 # `.item()` · `print(loss)` · `if loss > 1` · `.cpu()` · `x[mask]` · `nonzero()` · `torch.tensor(n, device="cuda")`
 
@@ -79,7 +79,7 @@ with perfkit.detect_syncs() as places:
 assert not places
 
 # %% [markdown]
-# Leave that `assert` in a test and the next stray `print(loss)` fails it. Even without a GPU, perfkit finds nearly all waits, including the one that a mask causes in backward, but not copies such as `torch.tensor(n, device="cuda")`. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
+# Leave that `assert` in a test, and the next stray `print(loss)` fails it. Even without a GPU, perfkit finds nearly all waits, including the one that a mask causes in backward, but not copies such as `torch.tensor(n, device="cuda")`. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
 #
 # ## What a wait costs
 #
@@ -112,13 +112,13 @@ for title, reads in (("read in every step", True), ("read at the end", False)):
 pk.lanes(sides)
 
 # %% [markdown]
-# If the loop reads nothing, a step takes as long as fetching or the kernels, whichever is longer. If it reads in every step, it takes the sum. So the distributed guide tells you to fetch results every 30 steps.
+# If the loop reads nothing, a step takes as long as fetching or the kernels, whichever is longer; otherwise, the sum of both. So the distributed guide tells you to fetch results every 30 steps.
 #
 # ## The placement guide's example
 #
 # In the guide, for PaddlePaddle, each operator has a device. `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down: 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU.
 #
-# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The fix is worth 1.35 times ([14](14_checking_the_articles.ipynb)). In PyTorch, the same mistake is a tensor that goes `.cpu()` and back.
+# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The fix is worth 1.35 times ([14](14_checking_the_articles.ipynb)). In PyTorch, the same mistake is a tensor that goes to the CPU and back.
 #
 # ## Where should a layer live?
 #

@@ -13,7 +13,7 @@
 #
 # *After this you can pack a text, count the tokens and FLOPs of a step, and say what keeps a model from its device's peak.*
 #
-# A small GPT trains on this workbook's text. At first each line is padded to 128 characters, attention is written out, and all is float32.
+# A small GPT trains on this workbook's text. At first each line is padded to 128 characters, attention is written out, and everything is float32.
 #
 # A device has two limits, or *roofs*: operations and bytes per second. *FLOPs per byte* decide which one an operation hits first. Large products have many, additions of tensors few.
 
@@ -164,11 +164,11 @@ for run in panel.runs:
         tell(run.title, first_rate * ratio * gain.ratio, dtype=dtype)
 
 # %% [markdown]
-# If bf16 raises the factor *by type* and the rate hardly moves, the last factor falls: the type was not what held it back. The time is probably in small operators (norms, additions) and in products too small to reach their roof. Fuse the former; make the latter larger, with a wider model or batch.
+# If bf16 raises the factor *by type* and the rate hardly moves, the last factor falls: the type was not what held it back. The time is probably in small operators (norms, additions) and in products too small to reach their roof. Fuse the former; make the latter larger, with a wider model or a larger batch.
 #
 # ## Appendix: compile by region
 #
-# Compiling takes longer the more operations there are. `model.compile()` compiles all blocks, `block.compile()` only the first, whose kernels the others, which are alike, reuse:
+# The more operations, the longer compiling takes. `model.compile()` compiles all blocks; `block.compile()`, called on each, only the first: the others, which are alike, reuse its kernels.
 
 # %%
 graphs = []
@@ -191,7 +191,7 @@ for what in ("each block", "whole model"):
 # %% [markdown]
 # ## Appendix: shapes
 #
-# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32; with K = 1500 1.05 times, with N = 9999 1.01 times. Since cuBLAS 11 any size works, and multiples of 8 work best (64 on an A100).
+# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32; with K = 1500 1.05 times, with N = 9999 1.01 times. Since cuBLAS 11 any size can use them, and multiples of 8 work best (64 on an A100).
 #
 # The same test here in bf16, on a CPU smaller, and with sizes slightly off. With 8 rows the product, near the corner, reaches neither roof:
 

@@ -195,7 +195,7 @@ for bucket_mb in (1, 5, 25, 100):
     print(f"buckets of {bucket_mb:3} MB: {exposed_ms(bucket_mb):4.1f} ms exposed")
 
 # %% [markdown]
-# With accumulation (`no_sync`) the ranks average once every four batches, so only the last backward pass can hide the communication:
+# With accumulation (`no_sync`) the ranks average once every four batches:
 
 # %%
 merged = watch_ranks(script, arguments=["--accumulate", "4"], budget_s=5)
@@ -241,7 +241,7 @@ plt.show()
 #
 # From [the distributed guide's list](../docs/articles.md#the-distributed-guide):
 #
-# - torchrun sets `OMP_NUM_THREADS` to 1: try cores ÷ ranks, less the loaders' workers.
+# - torchrun sets `OMP_NUM_THREADS` to 1 by default: try cores ÷ ranks, less the loaders' workers.
 # - Without RDMA, NCCL silently falls back to TCP. `NCCL_DEBUG=INFO` says which one it uses.
 
 # %% [markdown]

@@ -110,7 +110,7 @@ print(f"slice and crop_tensor: {touched[0]:.2f} -> {touched[1]:.2f} ms, alone wo
 # In the distributed guide:
 #
 # - *Fetch every 30 steps*, good advice ([11](11_hidden_transfers.ipynb)): nothing increases `batch_id`, so it fetches in every step.
-# - *Normalise on the GPU*: the standard deviation is created with the value 0.0, and divides.
+# - *Normalise on the GPU*: the standard deviation, the divisor, is created as 0.0.
 # - *Scope options*: the object is called `exe_st`, the option is set on `strategy`, which does not exist.
 # - *`batch_feeder`*: the loop over samples overwrites `label`, which is then used as the tensor.
 #

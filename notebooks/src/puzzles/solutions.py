@@ -82,7 +82,7 @@ def endless(length, generator):
 # %% [markdown]
 # ## `pinned`: pinned, and the host goes on
 #
-# From pinned memory the copy needs no detour through a page-locked buffer, and with `non_blocking` the host queues it and goes on. One without the other gains little: a copy from ordinary memory stops the host in any case.
+# From pinned memory the copy needs no detour through a page-locked buffer, and with `non_blocking` the host queues it and goes on. Pinning alone makes the copy faster, but the host waits for it. `non_blocking` alone gains little, because a copy from ordinary memory stops the host in any case.
 
 
 # %% tags=["pinned", "right"]
