@@ -8,14 +8,15 @@ import re
 import time
 import types
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Drawing
-from matplotlib.patches import Rectangle
 from torch.utils.data import DataLoader, Dataset
 
 from perfkit import machine
@@ -42,6 +43,28 @@ class Slow(Dataset[torch.Tensor]):
     def __getitem__(self, index):
         time.sleep(0.002)
         return torch.tensor([index, os.getpid(), time.perf_counter()], dtype=torch.float64)
+
+
+class DrawnBar(NamedTuple):
+    """The start and end of a bar on the axis, its upper edge, its colour, and the width of its edge."""
+
+    start: float
+    end: float
+    row: float
+    colour: str
+    edge: float
+
+
+def bars_of(axes):
+    """The bars of a picture, in the order of drawing."""
+    bars = []
+    for drawn in axes.collections:
+        if isinstance(drawn, PolyCollection):
+            colour, (edge,) = to_hex(drawn.get_facecolor()[0]), drawn.get_linewidths()
+            for path in drawn.get_paths():
+                start, row = path.vertices.min(axis=0)
+                bars.append(DrawnBar(start, path.vertices.max(axis=0)[0], row, colour, edge))
+    return bars
 
 
 def test_workers_stamp_when_they_begin_and_end_a_batch():
@@ -159,7 +182,7 @@ def test_the_axis_says_what_the_numbers_in_the_bars_are(rows, label, inside):
 def test_bars_that_are_narrower_than_a_pixel_are_not_all_edge():
     bars = [Bar(at, at + 0.01, "compute") for at in range(9)] + [Bar(9, 10, "compute")]
     (axes,) = Lanes([DrawnSide(title="one", step_ms=10, steps=1, rows={"kernels": bars})]).draw().axes
-    edges = [bar.get_linewidth() for bar in axes.patches if isinstance(bar, Rectangle)]
+    edges = [bar.edge for bar in bars_of(axes)]
     assert edges == [0.0] * 9 + [0.3]
 
 
@@ -282,13 +305,12 @@ def test_a_picture_whose_steps_are_not_those_that_were_compared_is_not_shown(low
 def test_both_sides_have_one_axis_and_a_steady_step_is_repeated_for_as_many_samples():
     with style.theme():
         (axes,) = two().draw().axes
-        bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
         assert axes.get_xlim() == (0, 20)
-        assert sorted(bar.get_x() for bar in bars) == [0.5, 4, 7, 14]
+        assert sorted(bar.start for bar in bars_of(axes)) == [0.5, 4, 7, 14]
         (axes,) = two(samples=2, step_ms=14).draw().axes
         assert axes.get_xlim() == (0, 40)
-        firsts = [patch for patch in axes.patches if patch.get_width() == 6 and patch.get_y() < 2]
-        assert sorted(bar.get_x() for bar in firsts) == [4, 14, 24, 34]
+        firsts = [bar for bar in bars_of(axes) if bar.end - bar.start == 6 and bar.row < 2]
+        assert sorted(bar.start for bar in firsts) == [4, 14, 24, 34]
 
 
 def test_a_picture_is_svg_with_its_numbers_in_words():
@@ -309,7 +331,7 @@ def test_one_palette_is_used_by_lanes_bars_timelines_and_the_pipeline():
     )
     assert LOOKS["dataloader"].colour == KINDS["wait"].colour
     (axes,) = two().draw().axes
-    assert {to_hex(bar.get_facecolor()) for bar in axes.patches[:2]} == {style.BLUE}
+    assert {bar.colour for bar in bars_of(axes)} == {style.BLUE}
 
 
 @pytest.mark.usefixtures("data_dir")
@@ -436,9 +458,7 @@ def test_steady_steps_are_repeated_up_to_the_end_of_the_other_side():
     small = DrawnSide(title="before", step_ms=10, rows={"kernels": bars}, samples=64)
     large = DrawnSide(title="after", step_ms=10, rows={"kernels": bars}, samples=160)
     (ax,) = Lanes([small, large]).draw().axes
-    ends = [
-        bar.get_x() + bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle) and bar.get_y() < 2
-    ]
+    ends = [bar.end for bar in bars_of(ax) if bar.row < 2]
     assert max(ends) == pytest.approx(50.0), "two and a half times its two steps"
 
 
