@@ -29,7 +29,7 @@ pk.lanes(
 )
 
 # %% [markdown]
-# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches, and its kernels fill the device better. At the walk-through's 224 × 224 pixels only the second effect is left: it measured 1.32 times. (The simulation predicts 1.08.)
+# The kernels' row is full of gaps, because launching a kernel takes longer than running it. A larger batch needs no more launches, and its kernels fill the device better. At the walk-through's 224 × 224 pixels only the second effect is left: it measured 1.32 times. (The simulation predicts 1.08 times.)
 #
 # ## First, on a CPU: memory reuse
 #

@@ -31,7 +31,7 @@ panel.run()
 #
 # Expect 1.5 to 3 times on two cores (the most with 16-bit units), and more on a GPU.
 #
-# Now your own file, against the one that chapter 00 wrote. Guess: will the total equal the product of your gains? The last bar measures all edits at once. (The stored output is older than 02 to 07: gains differ.)
+# Now your own file, against the one that chapter 00 wrote. Guess: will the total equal the product of your gains? The last bar measures all edits at once. (This output is older than 02 to 07: gains differ.)
 
 # %%
 pk.my_train(whole=True, allow=["samples", "updates", "losses"])
