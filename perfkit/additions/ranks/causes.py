@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from os.path import basename as place
 from statistics import fmean
 
 import numpy as np
@@ -9,7 +10,7 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.ranks.lateness import COMPUTES, Lateness, are_apart, few_with_most
-from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share, place
+from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, PARTS, Ddp, Exchange, State
 from perfkit.additions.ranks.report import WORDS
 from perfkit.additions.shared.lines import text_at

@@ -14,11 +14,6 @@ _PLAIN = {"int", "os", "environ", "get", "getenv", "dist", "torch", "distributed
 _GIVES = re.compile(r"\s*(for )?(?P<names>[\w., ]+?)( in | = )(?P<value>.*)")  # gives names a value
 
 
-def place(where: str) -> str:
-    """`train.py:41`, of a whole path."""
-    return where.rpartition("/")[2]
-
-
 def line_of_difference(late: State, others: Sequence[State], parts: Sequence[str]) -> str:
     """The line of these parts at which the late rank spends more than the others; empty if there is none."""
     own = _seconds(late.stacks, parts, late.told)

@@ -1,10 +1,10 @@
 """What watching several ranks has shown, as a person reads it."""
 
 from collections.abc import Sequence
+from os.path import basename as place
 from typing import Any
 
 from perfkit.additions.ranks.lateness import EXCHANGE, Lateness
-from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import PARTS, State
 from perfkit.additions.scripts.report import sentences
 from perfkit.show import units

@@ -43,9 +43,7 @@ class ScriptPanel(Panel):
         self._controls = Controls(messages.SETTABLE, self._change)
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"
-        self.buttons = [
-            self.button("Watch", about, lambda: self.start(self._watch)),
-        ]
+        self.buttons = [self.button("Watch", about, lambda: self.start(self._watch))]
         if registry.table("EDITS"):
             about = "The edit of your file that sets them"
             self.buttons.append(self.button("Patch", about, lambda: self.start(self._patch)))

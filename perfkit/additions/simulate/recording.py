@@ -22,26 +22,14 @@ from torch.utils.data import DataLoader
 
 from perfkit import train, workloads
 from perfkit.additions.simulate import fake
+from perfkit.additions.simulate import step as steps
 from perfkit.additions.simulate.fake import Unpredictable
 from perfkit.additions.simulate.fusion import fused
-from perfkit.additions.simulate.step import (
-    Allocate,
-    Copy,
-    Event,
-    Fetch,
-    Layout,
-    MemoryKind,
-    OperatorCall,
-    Phase,
-    StepEvents,
-    Tensor,
-    Wait,
-)
 from perfkit.program import Program, endless
 from perfkit.recipe import Recipe
 
 _NO_KERNEL = re.compile("(new_)?empty(_strided|_like|_permuted)?|is_same_size|record_stream")
-_BORN_IN: dict[Phase, MemoryKind] = {
+_BORN_IN: dict[steps.Phase, steps.MemoryKind] = {
     "copy": "batch", "prepare": "batch", "forward": "activations", "backward": "workspace",
     "optimizer": "workspace",
 }  # fmt: skip
@@ -57,12 +45,12 @@ class Recorder:
     """The events of a step. Memory is tracked from the start, everything else only while `on`."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[steps.Event] = []
         self.on = False
-        self.phase: Phase = "prepare"
+        self.phase: steps.Phase = "prepare"
         self._numbers = itertools.count(1)
-        self._known: dict[int, Allocate] = {}  # by the id of the storage
-        self.in_use: dict[int, Allocate] = {}  # the blocks that operators have made
+        self._known: dict[int, steps.Allocate] = {}  # by the id of the storage
+        self.in_use: dict[int, steps.Allocate] = {}  # the blocks that operators have made
 
     def operator(self, name: str, given: Mapping[str, object], out: object, made: object) -> None:
         """Records an operator that is not a view, its arguments and results; `made` are in new memory."""
@@ -77,7 +65,7 @@ class Recorder:
                 if short.startswith(("_foreach", "_fused_")):
                     lists = [value for value in given.values() if isinstance(value, list | tuple)]
                     attributes["lists"] = len([each for each in lists if list(fake.tensors(each))])
-                self.events.append(OperatorCall(name, self.phase, inputs, outputs, attributes))
+                self.events.append(steps.OperatorCall(name, self.phase, inputs, outputs, attributes))
         for tensor in fake.tensors(made):
             block = self._block(tensor)
             if block.nbytes and block.block not in self.in_use:
@@ -91,7 +79,7 @@ class Recorder:
         if any("/torch/optim/" in path for path in paths):
             return 1.0  # the step count, which is in host memory
         if self.on:
-            self.events.append(Wait())
+            self.events.append(steps.Wait())
         if any(path.endswith("/grad_scaler.py") for path in paths):
             return 0.0  # no gradient was infinite, so the optimizer steps, as nearly always
         return _unknown(tensor)
@@ -101,7 +89,7 @@ class Recorder:
 
         def cpu(tensor: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
             if self.on:
-                self.events.append(Copy(tensor.nbytes, "host"))
+                self.events.append(steps.Copy(tensor.nbytes, "host"))
             return tensor
 
         def numpy(tensor: torch.Tensor, **_: object) -> Any:
@@ -109,11 +97,11 @@ class Recorder:
 
         return {"cpu": cpu, "numpy": numpy, "tolist": lambda tensor: numpy(tensor).tolist()}
 
-    def _block(self, tensor: torch.Tensor) -> Allocate:
+    def _block(self, tensor: torch.Tensor) -> steps.Allocate:
         storage = tensor.untyped_storage()
         key = id(storage)
         if key not in self._known:
-            self._known[key] = Allocate(storage.nbytes(), _BORN_IN[self.phase], next(self._numbers))
+            self._known[key] = steps.Allocate(storage.nbytes(), _BORN_IN[self.phase], next(self._numbers))
             weakref.finalize(storage, self._free, key).atexit = False
         return self._known[key]
 
@@ -125,27 +113,27 @@ class Recorder:
             if self.on:
                 self.events.append(replace(block, nbytes=-block.nbytes))
 
-    def label(self, values: object, kind: MemoryKind) -> None:
+    def label(self, values: object, kind: steps.MemoryKind) -> None:
         """Labels the memory of tensors with its use."""
         for tensor in fake.tensors(values):
             self._block(tensor).kind = kind
 
-    def _described(self, tensor: torch.Tensor) -> Tensor:
-        layout: Layout = "strided"
+    def _described(self, tensor: torch.Tensor) -> steps.Tensor:
+        layout: steps.Layout = "strided"
         if tensor.is_contiguous():
             layout = "contiguous"
         elif tensor.is_contiguous(memory_format=torch.channels_last):
             layout = "channels_last"
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return Tensor(tuple(tensor.shape), dtype, layout, self._block(tensor).block)
+        return steps.Tensor(tuple(tensor.shape), dtype, layout, self._block(tensor).block)
 
-    def range(self, name: Phase) -> contextlib.AbstractContextManager[None]:
+    def range(self, name: steps.Phase) -> contextlib.AbstractContextManager[None]:
         """Begins a part of the training program, which is the phase of the step until the next part."""
         self.phase = "prepare" if name == "copy" else name  # on a CPU nothing is copied
         return contextlib.nullcontext()
 
 
-def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> StepEvents | str:
+def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> steps.StepEvents | str:
     """The plan of one steady step for any GPU, or why there is none; an error if nothing can be built."""
     torch.set_num_threads(1)
     try:
@@ -183,7 +171,7 @@ class _Listened(Program):
         self.model, self.optimizer = model, optimizer
 
     def part(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return self.recorder.range(cast(Phase, name))
+        return self.recorder.range(cast(steps.Phase, name))
 
     def batches(self, loader: Any) -> Iterator[Any]:
         recipe = self.recipe
@@ -195,18 +183,18 @@ class _Listened(Program):
         if [isinstance(leaf, torch.Tensor) for leaf in sample] != [True, True]:
             raise Unpredictable("its data set does not give pairs of inputs and target, a tensor each")
         copies = [
-            Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
+            steps.Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
             for leaf in sample
         ]
         self.running.enter_context(fake.listening(recorder))
         while True:
             recorder.phase = "copy"
             if recorder.on:
-                recorder.events += [Fetch(), *copies]
+                recorder.events += [steps.Fetch(), *copies]
             yield [leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) for leaf in sample]
 
 
-def record(workload: Any, recipe: Recipe) -> StepEvents:
+def record(workload: Any, recipe: Recipe) -> steps.StepEvents:
     """One steady step under a recipe; `Unpredictable` if it needs numbers, or what is not modelled."""
     recorder = Recorder()
     plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
@@ -231,7 +219,9 @@ def _must_be_modelled(model: nn.Module) -> None:
             raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
 
 
-def recorded(recorder: Recorder, take_step: Callable[[], object], model: Any, optimizer: Any) -> StepEvents:
+def recorded(
+    recorder: Recorder, take_step: Callable[[], object], model: Any, optimizer: Any
+) -> steps.StepEvents:
     """Records a step, after work that only the first step does. The caller is already `listening`."""
     weights = list(model.parameters())
 
@@ -248,8 +238,8 @@ def recorded(recorder: Recorder, take_step: Callable[[], object], model: Any, op
     take_step()
     recorder.on = False
     sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
-    constant = [Allocate(size, "weights", -1 - at) for at, size in enumerate(sizes.values())]
-    return StepEvents(
+    constant = [steps.Allocate(size, "weights", -1 - at) for at, size in enumerate(sizes.values())]
+    return steps.StepEvents(
         events=recorder.events,
         resident=constant + resident,
         conv_precision=torch.backends.cudnn.conv.fp32_precision,
@@ -257,23 +247,23 @@ def recorded(recorder: Recorder, take_step: Callable[[], object], model: Any, op
     )
 
 
-def _prefetched(step: StepEvents, accumulation: int) -> StepEvents:
+def _prefetched(step: steps.StepEvents, accumulation: int) -> steps.StepEvents:
     """The step with copies on a second stream, a batch ahead; that batch is in memory all the time, too."""
-    early: list[Event] = [Wait((0, 1))]
-    late: list[Event] = []
-    copies: list[Copy] = []
+    early: list[steps.Event] = [steps.Wait((0, 1))]
+    late: list[steps.Event] = []
+    copies: list[steps.Copy] = []
     for event in step.events:
-        if isinstance(event, Copy) and event.to == "device":
+        if isinstance(event, steps.Copy) and event.to == "device":
             copies.append(event)
             early.append(replace(event, stream=1))
-        elif isinstance(event, OperatorCall) and event.phase == "prepare":
+        elif isinstance(event, steps.OperatorCall) and event.phase == "prepare":
             early.append(replace(event, stream=1))
-        elif isinstance(event, Fetch):
+        elif isinstance(event, steps.Fetch):
             early.append(event)
         else:
             late.append(event)
     batch = enumerate(copies[: len(copies) // accumulation], len(step.resident) + 1)
-    ahead = [Allocate(copy.nbytes, "batch", -number) for number, copy in batch]
+    ahead = [steps.Allocate(copy.nbytes, "batch", -number) for number, copy in batch]
     return replace(step, events=early + late, resident=step.resident + ahead)
 
 
