@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +59,7 @@ class TrainingOptions:
         plan = planning.plan(stages=stages, **where)
         if seed and plan.recorded:
             raise InvalidValue(f"'{plan.recorded}' was recorded with its own seed", "Leave out --seed")
-        return plan.on(seed=seed)
+        return replace(plan, subject=replace(plan.subject, seed=seed))
 
 
 @dataclass(frozen=True)

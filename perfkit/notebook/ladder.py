@@ -198,7 +198,8 @@ class LadderPanel(Panel):
         runs, _ = sentences.pair(self.runs)
         if not 1 <= len(runs) <= 2:
             return None
-        plan = self.answer.plan.on(code=runs[0].code)
+        plan = self.answer.plan
+        plan = replace(plan, subject=replace(plan.subject, code=runs[0].code))
         return registry.ask("PICTURES", runs, plan, progress)  # type: ignore[no-any-return]
 
     def _answers(self) -> list[Content]:
@@ -262,7 +263,8 @@ class RecipePanel(LadderPanel):
     def parity(self, title: str) -> Shown[Parity]:
         """Whether a recipe still trains the same."""
         run = self[title]
-        found = proof(self.plan.on(code=run.code), title, Recipe.from_dict(run.recipe))
+        plan = replace(self.plan, subject=replace(self.plan.subject, code=run.code))
+        found = proof(plan, title, Recipe.from_dict(run.recipe))
         if found is None:
             raise InvalidValue("the addition that checks it is missing", "Install all of perfkit")
         return Shown(found, tables.parity(found))

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Self
+from typing import Any, ClassVar, Generic, Self, TypedDict, Unpack
 
 from typing_extensions import TypeVar  # that of Python 3.11 has no default
 
@@ -164,6 +164,17 @@ class Ladder:
     """Titles and recipes to measure instead of stages; the first is the baseline of the others."""
 
 
+class OfLadder(TypedDict, total=False):
+    """Fields of a `Ladder`."""
+
+    stages: tuple[str, ...]
+    settings: Mapping[str, Value]
+    changes: Mapping[str, Value]
+    below: bool
+    keep: tuple[str, ...]
+    recipes: tuple[tuple[str, Recipe], ...]
+
+
 @dataclass(frozen=True)
 class Plan(Generic[SessionT_co]):
     """What is to be measured: checked, but nothing started yet. Its type says what session it opens."""
@@ -184,7 +195,8 @@ class Plan(Generic[SessionT_co]):
         """This plan with its code as it is now: a process that finds a different one does not train it."""
         if self.subject.code or self.recorded:
             return self
-        return self.on(code=workloads.digest(self.subject.workload))
+        code = workloads.digest(self.subject.workload)
+        return replace(self, subject=replace(self.subject, code=code))
 
     @contextlib.contextmanager
     def open(
@@ -205,10 +217,7 @@ class Plan(Generic[SessionT_co]):
                 if isinstance(session.stopped, KeyboardInterrupt):
                     raise session.stopped
 
-    def on(self, **subject: Any) -> Self:
-        return replace(self, subject=replace(self.subject, **subject))
-
-    def trying(self, **ladder: Any) -> Self:
+    def trying(self, **ladder: Unpack[OfLadder]) -> Self:
         return replace(self, ladder=replace(self.ladder, **ladder))
 
     def until(self, budget_s: float = 90.0, precision: float = 0.02, part: float = 0.0) -> Self:
@@ -306,7 +315,7 @@ class Session:
         """
         raise NotImplementedError
 
-    def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
+    def ask_training(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         """The answer to a question about the steps of a recipe, by a training that is warm or has just begun.
 
         It is of an addition (`Procedures.answer`); `arguments` are its own.

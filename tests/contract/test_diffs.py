@@ -11,6 +11,7 @@ from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.worker.messages import Description, DeviceFacts
 from perfkit.workloads.cifar_resnet18 import CifarResNet18
+from tests.support.plans import on
 from tests.unit.studies import fakes
 
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
@@ -32,7 +33,7 @@ class Child(fakes.FakeChild):
 
 
 def plan(device, stages=None, below=True):
-    return planning.plan(WORKLOAD, "smoke", stages, device="cpu").on(device=device).trying(below=below)
+    return on(planning.plan(WORKLOAD, "smoke", stages, device="cpu"), device=device).trying(below=below)
 
 
 def described(wanted):

@@ -29,6 +29,8 @@ def _typed() -> None:
     pk.kernels(prset="quick")  # type: ignore[call-arg]
     pk.lanes("sim-v100-pinning", prset="quick")  # type: ignore[call-arg]
     pk.tune(prset="quick")  # type: ignore[call-arg]
+    plan.trying(bellow=True)  # type: ignore[call-arg]
+    plan.trying(below="amp")  # type: ignore[arg-type]
     with plan.open() as session:
         assert_type(session, Session)
     with script_plan(ScriptStarter(Launch("train.py"))).open() as started:

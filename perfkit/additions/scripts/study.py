@@ -118,7 +118,8 @@ class ScriptSource(Source["ScriptSession"]):
             first = ScriptSession(self, progress, store, ending).take()
             source = self.knowing(first.ask("describe"))
             rule = affordable(self.plan.rule, source.facts.step_s)
-            plan = replace(self.plan.on(device=source.facts.device), rule=rule)
+            subject = replace(self.plan.subject, device=source.facts.device)
+            plan = replace(self.plan, subject=subject, rule=rule)
             yield ScriptSession(replace(source, plan=plan), progress, store, ending, first)
 
     def knowing(self, facts: ScriptFacts) -> Self:
@@ -152,7 +153,7 @@ class ScriptSession(InRounds):
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
         return OF_SCRIPTS
 
-    def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
+    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
         source = self.source
         rule = source.plan.rule
         launch = source.starter.launch_of(stage.title)
@@ -251,7 +252,7 @@ def script_plan(starter: ScriptStarter, preset: str | None = None, seed: int = 0
         warnings.warn(TEXTS["guard"]["limits"], stacklevel=2)
     more = {title: launch.frozen() for title, launch in starter.more.items()}
     starter = replace(starter, launch=starter.launch.frozen(), more=more)
-    checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
+    checked = plan(None, catalogue.preset(preset).size.name, ["baseline"])
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
-    subject = replace(checked.subject, workload=starter.launch.name, code=starter.launch.code)
+    subject = replace(checked.subject, workload=starter.launch.name, code=starter.launch.code, seed=seed)
     return Plan(subject, checked.ladder, rule, functools.partial(ScriptSource, starter=starter))

@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def prepared(
     stage = recipe if isinstance(recipe, str) else "baseline"
     asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
     seed = asked.pop("seed", 0)
-    wanted = planning.plan(workload, stages=[stage], **asked).on(seed=seed).trying(below=True)
+    plan = planning.plan(workload, stages=[stage], **asked).trying(below=True)
+    wanted = replace(plan, subject=replace(plan.subject, seed=seed))
     with wanted.open(progress, study) as session:
         yield session, staging.acting(session.source).recipe
 
@@ -50,5 +52,5 @@ def new_trace() -> Path:
 
 def profiled(session: Session, recipe: Recipe, steps: int, path: Path, stacks: bool = False) -> Path:
     """Profiles some steps of a recipe, after five that are skipped or discarded."""
-    session.look(recipe, PROFILE, path=str(path), wait=1, warmup=4, active=steps, stacks=stacks)
+    session.ask_training(recipe, PROFILE, path=str(path), wait=1, warmup=4, active=steps, stacks=stacks)
     return path

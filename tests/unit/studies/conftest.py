@@ -1,6 +1,7 @@
 import pytest
 
 from perfkit.studies.planning import plan
+from tests.support.plans import on
 from tests.unit.studies.fakes import FakeMachine, install
 
 RATES = {8: 100.0, 16: 150.0, 32: 120.0, 64: 200.0}
@@ -13,4 +14,4 @@ def machine(monkeypatch, data_dir):
 
 @pytest.fixture
 def where(data_dir):
-    return plan("cifar_resnet18", "smoke", ["baseline"], device="cpu").on(seed=7)
+    return on(plan("cifar_resnet18", "smoke", ["baseline"], device="cpu"), seed=7)

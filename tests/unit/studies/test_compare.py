@@ -16,6 +16,7 @@ from perfkit.results.store import RunStore
 from perfkit.studies.climb import with_earlier
 from perfkit.studies.compare import Candidate, compare, compare_candidates, compared, earlier_comparison
 from perfkit.studies.sources import Progress
+from tests.support.plans import on
 
 A, B = Candidate("A", {"batch_size": 8}), Candidate("B", {"batch_size": 64})
 
@@ -87,9 +88,9 @@ def other_preset(plan):
     "changed",
     [
         other_preset,
-        lambda plan: plan.on(options={"samples": 64}),
-        lambda plan: plan.on(seed=8),
-        lambda plan: plan.on(workload="perfkit.workloads.tiny_gpt:TinyGPT"),
+        lambda plan: on(plan, options={"samples": 64}),
+        lambda plan: on(plan, seed=8),
+        lambda plan: on(plan, workload="perfkit.workloads.tiny_gpt:TinyGPT"),
         lambda plan: plan.trying(settings={"channels_last": True}),
     ],
 )

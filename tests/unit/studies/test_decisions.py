@@ -12,6 +12,7 @@ from perfkit.results.schema import Decision
 from perfkit.results.store import RunStore
 from perfkit.studies import decisions
 from perfkit.studies.planning import plan
+from tests.support.plans import on
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_a_stage_whose_baseline_is_not_known_is_dropped_for_the_plain_loop(store
 def test_another_workload_size_or_option_is_another_ladder(store, ladder):
     before, after = measured(store)
     decisions.decide(store, ladder, after, before, kept=True)
-    others = [ladder.on(options={"image_size": 224}), ladder.on(device="cuda")]
+    others = [on(ladder, options={"image_size": 224}), on(ladder, device="cuda")]
     assert [decisions.decided(store, other) for other in others] == [{}, {}]
     assert decisions.decided(store, ladder.trying(stages=("amp",)))
 
@@ -81,7 +82,7 @@ def test_a_question_is_of_everything_in_a_plan_and_of_the_workload_s_code(ladder
     asked = decisions.plan_key(ladder)
     assert decisions.plan_key(plan("photos", "quick", ["data_loading"], device="cpu")) == asked
     others = [
-        ladder.on(seed=1),
+        on(ladder, seed=1),
         ladder.trying(settings={"workers": 1}),
         ladder.trying(changes={"workers": 2}),
         ladder.trying(recipes=(("one", Recipe()),)),

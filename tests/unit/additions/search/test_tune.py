@@ -14,6 +14,7 @@ from perfkit.results.parity import Check, Parity
 from perfkit.results.store import RunStore
 from perfkit.show import document, terminal
 from perfkit.studies.sources import Progress
+from tests.support.plans import on
 from tests.unit.studies.conftest import machine, where
 
 SPACE = {"workers": (0, 1, 2), "batch_size": (8, 16), "amp": ("off", "bf16"), "channels_last": (False, True)}
@@ -86,7 +87,7 @@ def test_nothing_above_the_memory_cap_is_picked(search, plan):
 
 def test_a_memory_cap_is_refused_where_no_peak_is_known(search, plan):
     with pytest.raises(InvalidValue, match="peak memory of a training on mps is not known"):
-        tune(plan.on(device="mps"), memory_cap_bytes=10_000)
+        tune(on(plan, device="mps"), memory_cap_bytes=10_000)
 
 
 def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
