@@ -369,7 +369,7 @@ def parity(folder: Path, preset: str) -> int:
 def syncs(folder: Path, preset: str) -> int:
     """Copies and waits of a training that is known to have some."""
     with prepared(WORKLOAD, None, {"preset": "smoke", "device": "cuda"}) as (session, used):
-        found = session.look(used, SYNCS, warm=False, steps=4)
+        found = session.ask_training(used, SYNCS, warm=False, steps=4)
     terminal.show([looks.sync_table(found)])
     places = [{name: getattr(place, name) for name in place.__struct_fields__} for place in found.places]
     (folder / "syncs.json").write_text(json.dumps(places, indent=1), "utf-8")

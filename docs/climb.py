@@ -167,7 +167,7 @@ def _predicted(prediction: Any, session: Session) -> Shown:
     outcome, recipe = prediction.steady, prediction.recipe
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "steps.json")
-        session.look(recipe, PROFILE, path=str(path), active=STEPS)
+        session.ask_training(recipe, PROFILE, path=str(path), active=STEPS)
         lanes = sides.of_trace(path, "", FIRST)
     rate = recipe.batch_size / outcome.step_s
     return Shown(

@@ -81,8 +81,8 @@ class InRounds(Session):
     spare: Conversation | None = None  # a process in which nothing is set yet, and nobody has taken
     id: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
 
-    def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
-        """Starts a training, and says what it has reported once it is warm; see `Machine.start`."""
+    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
+        """Starts a training, and says what it has reported once it is warm; see `Machine.start_training`."""
         raise NotImplementedError
 
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
@@ -113,7 +113,7 @@ class InRounds(Session):
         spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}
         measured = Measured(sides, spreads)
         record = Record(self.id, source.plan, source.description, measured)
-        machine = Machine(self.start, self.renew, source.description.facts.uuid, ask_more)
+        machine = Machine(self.start_training, self.renew, source.description.facts.uuid, ask_more)
         try:
             Measurement(measured, rule, machine, self.progress).run()
         except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
@@ -142,11 +142,11 @@ class Trainings(InRounds):
                 self.store.add_aa_pairs(run.device, recipe.allocator, recipe.workers > 0, pairs)
         return runs
 
-    def start(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
+    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
         rule = self.source.plan.rule
         return self._train(stage.recipe, 1 if has_losses else rule.loss_steps, rule.warmup_s)
 
-    def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
+    def ask_training(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         rule = self.source.plan.rule
         child, _ = self._train(recipe, rule.loss_steps, rule.warmup_s if warm else 0.0)
         with child:

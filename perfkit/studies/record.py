@@ -18,13 +18,13 @@ from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Description, TimedSteps, Trained
 
 
-def begun(session: str, stage: Stage, plan: Plan, description: Description) -> Run:
+def begun(session_id: str, stage: Stage, plan: Plan, description: Description) -> Run:
     """The run of a stage, before anything is measured."""
     now = datetime.datetime.now(datetime.UTC)
     device = {name: str(value) for name, value in to_builtins(description.facts).items()}
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
-        session=session,
+        session=session_id,
         created=now.isoformat(timespec="seconds"),
         stage=stage.name,
         title=stage.title,
@@ -65,10 +65,10 @@ def ended(run: Run, **fields: Any) -> Run:
 class Record:
     """The runs of one measurement: begun with it, and complete when it has ended."""
 
-    def __init__(self, session: str, plan: Plan, description: Description, measured: Measured) -> None:
+    def __init__(self, session_id: str, plan: Plan, description: Description, measured: Measured) -> None:
         self._measured = measured
         self._precision = plan.rule.precision
-        self._begun = {side: begun(session, side.stage, plan, description) for side in measured.sides}
+        self._begun = {side: begun(session_id, side.stage, plan, description) for side in measured.sides}
 
     def runs(self) -> list[Run]:
         """A run for each side, in their order; where one has fewer rounds, its rate is by its ratio."""

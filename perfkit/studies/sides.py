@@ -100,7 +100,7 @@ AskMore = Callable[[Side], None]  # asks a side for more before its processes en
 class Machine:
     """What a measurement needs of the machine, so that a test can replace it."""
 
-    start: Callable[[Stage, bool], tuple[Conversation, Trained]]
+    start_training: Callable[[Stage, bool], tuple[Conversation, Trained]]
     """Starts the processes of a stage, and returns once they are warm; whether its first losses are known."""
     renew: Callable[[Sequence[Stage]], None] = lambda stages: None
     """Makes the next processes of these stages as independent of the earlier ones as possible."""

@@ -33,7 +33,7 @@ class Starter:
                 if number and self._is_crowded(sides):
                     raise Crowded(number)
                 self._say(f"starting {side.stage.title}")
-                self._start(side, number, incarnation)
+                self._start_side(side, number, incarnation)
             incarnation.start_s += self._machine.clock() - began
             yield
         except Crowded:
@@ -52,10 +52,10 @@ class Starter:
                     self._machine.ask_more(side)
                 side.stop()
 
-    def _start(self, side: Side, alive: int, incarnation: Incarnation) -> None:
+    def _start_side(self, side: Side, alive: int, incarnation: Incarnation) -> None:
         free = gpus.free_gpu_bytes(self._machine.gpu)
         try:
-            side.child, trained = self._machine.start(side.stage, bool(side.trained))
+            side.child, trained = self._machine.start_training(side.stage, bool(side.trained))
             side.child.suspend()
             _check_switches(trained)
         except Cancelled:

@@ -11,5 +11,5 @@ def syncs(
 ) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
     with prepared(workload, recipe, where) as (session, used):
-        report: SyncReport = session.look(used, SYNCS, warm=False, steps=steps)
+        report: SyncReport = session.ask_training(used, SYNCS, warm=False, steps=steps)
         return report

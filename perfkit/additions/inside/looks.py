@@ -23,7 +23,7 @@ def memory(
 ) -> MemoryReport:
     """Reports what holds memory in a training step; arguments as for `prepared`."""
     with prepared(workload, recipe, where, progress) as (session, used):
-        return session.look(used, MEMORY, warm=False)  # type: ignore[no-any-return]
+        return session.ask_training(used, MEMORY, warm=False)  # type: ignore[no-any-return]
 
 
 def memory_command(
@@ -64,7 +64,7 @@ def kernels(
 ) -> KernelReport:
     """Measures the device by shape, and how much of it a training uses; arguments as for `prepared`."""
     with prepared(workload, recipe, where, progress, "a look at kernels") as (session, used):
-        return session.look(used, KERNELS)  # type: ignore[no-any-return]
+        return session.ask_training(used, KERNELS)  # type: ignore[no-any-return]
 
 
 def kernel_sections(report: KernelReport) -> list[Content]:

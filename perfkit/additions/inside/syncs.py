@@ -40,9 +40,9 @@ SCALER_REMEDY = _TABLES["scaler"]
 UNKNOWN_SIZE = WAITS["nonzero"]
 
 
-def syncs(session: Procedures, steps: int) -> Procedure:
+def syncs(procedures: Procedures, steps: int) -> Procedure:
     """Makes a `SyncReport` of the copies and waits between host and device in some steps."""
-    device = session.subject.device
+    device = procedures.subject.device
     with detect_syncs(on_gpu=device.type == "cuda") as places:
         for _ in range(steps):
             yield

@@ -132,7 +132,7 @@ def _looked(session: Session, recipe: Recipe, title: str, run: Run | None = None
     """Two steady steps of a recipe, like those of its run: stamped on a CPU, elsewhere from a profile."""
     if session.source.plan.subject.device == "cpu":
         step_s = run.step_s.value if run and run.step_s else None
-        return session.look(recipe, MEASURE, title=title, step_s=step_s)  # type: ignore[no-any-return]
+        return session.ask_training(recipe, MEASURE, title=title, step_s=step_s)  # type: ignore[no-any-return]
     with tempfile.TemporaryDirectory(prefix="perfkit-") as folder:
         trace = profiled(session, recipe, STEPS, Path(folder, "steps.pt.trace.json.gz"))
         side = sides.of_trace(trace, title, FIRST)

@@ -42,24 +42,24 @@ class Patience:
 
     def all_train(self) -> bool:
         """Whether all ranks of this node have come and have taken two steps."""
-        expected = max((seen.hello.local for seen in self._ranks.values()), default=0)
-        return 0 < expected <= len(self._ranks) and all(seen.steps >= 2 for seen in self._ranks.values())
+        expected = max((heard.hello.local for heard in self._ranks.values()), default=0)
+        return 0 < expected <= len(self._ranks) and all(heard.steps >= 2 for heard in self._ranks.values())
 
     def quiet_s(self) -> float:
         """Seconds since a rank was last seen to go on; 0 once all have ended, as the launch will, too."""
         ranks = self._ranks.values()
-        if ranks and all(seen.has_ended for seen in ranks):
+        if ranks and all(heard.has_ended for heard in ranks):
             return 0.0
-        return self._clock() - max((seen.went_on_at for seen in ranks), default=self._began_at)
+        return self._clock() - max((heard.went_on_at for heard in ranks), default=self._began_at)
 
     def busy(self) -> dict[int, str]:
         """Ranks in a part of their run that may last, and that part."""
-        return {seen.hello.rank: seen.part for seen in self._running() if seen.part in LIMIT.may_last}
+        return {heard.hello.rank: heard.part for heard in self._running() if heard.part in LIMIT.may_last}
 
     def limit_s(self) -> float:
         """How long a step is waited for: longer at the start, where steps are long, and for what may last."""
-        are_slow = any(seen.longest_s > LIMIT.quiet_s / LIMIT.times_as_long for seen in self._running())
+        are_slow = any(heard.longest_s > LIMIT.quiet_s / LIMIT.times_as_long for heard in self._running())
         return float(LIMIT.start_s if are_slow or self.busy() or not self.all_train() else LIMIT.quiet_s)
 
     def _running(self) -> list[HeardRank]:
-        return [seen for seen in self._ranks.values() if not seen.line.closed]
+        return [heard for heard in self._ranks.values() if not heard.line.closed]

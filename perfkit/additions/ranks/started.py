@@ -102,7 +102,7 @@ class StartedRanks(WatchedScript):
         more = {"watcher": self.watcher, "address": self._meeting.address, "ranked": own, "everywhere": True}
         command = [sys.executable, "-P", guardian.__file__, str(self.folder), self._meeting.private.name]
         self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        return self._start(settings | more)
+        return self._start_process(settings | more)
 
     def stop(self) -> None:
         """Ends the whole tree, whoever started what in it; ranks end as soon as nobody listens to them."""
@@ -269,7 +269,7 @@ class WatchedRanks(StartedRanks):
     @property
     def world(self) -> int:
         """How many ranks there are to be; 0 while none is known."""
-        return max((seen.hello.world for seen in self.ranks.values()), default=0)
+        return max((heard.hello.world for heard in self.ranks.values()), default=0)
 
     @property
     def missing(self) -> list[int]:
@@ -320,12 +320,12 @@ class WatchedRanks(StartedRanks):
 
     def _ask(self) -> bool:
         """Asks all ranks for what they have seen; whether they still take steps."""
-        running = [seen for rank, seen in self.ranks.items() if rank not in self.told]
-        for seen in running:
+        running = [heard for rank, heard in self.ranks.items() if rank not in self.told]
+        for heard in running:
             with contextlib.suppress(OSError):
-                seen.line.send_bytes(b"state")
+                heard.line.send_bytes(b"state")
         self._wait_for(lambda: not self.missing, LIMIT.answer_s)
-        told = [self.told[seen.hello.rank] for seen in running if seen.hello.rank in self.told]
+        told = [self.told[heard.hello.rank] for heard in running if heard.hello.rank in self.told]
         return not told or any(s.last_step_s < LIMIT.quiet_s or s.part in LIMIT.may_last for s in told)
 
     def _wait_for(self, is_there: Any, seconds: float) -> None:
@@ -335,11 +335,11 @@ class WatchedRanks(StartedRanks):
             self._listen()
 
     def _listen(self) -> None:
-        by_line = {seen.line: seen for seen in self.ranks.values() if not seen.line.closed}
+        by_line = {heard.line: heard for heard in self.ranks.values() if not heard.line.closed}
         ready = connections.wait([*by_line, self._meeting.socket], POLL_S)
-        for line, seen in by_line.items():
+        for line, heard in by_line.items():
             if line in ready:
-                self._hear(seen)
+                self._hear(heard)
         # Last, as it may be the first rank of a restart.
         if self._meeting.socket in ready and (come := self._meeting.next()):
             self._meet(*come)
@@ -354,19 +354,19 @@ class WatchedRanks(StartedRanks):
             self.told.clear()
         self.ranks[hello.rank] = HeardRank(hello, line, time.monotonic())
 
-    def _hear(self, seen: HeardRank) -> None:
+    def _hear(self, heard: HeardRank) -> None:
         try:
-            message = _decoder.decode(seen.line.recv_bytes())
+            message = _decoder.decode(heard.line.recv_bytes())
         except (EOFError, OSError, msgspec.DecodeError):  # it has ended, or was not started by us
-            seen.line.close()
-            seen.closed_at = time.monotonic()
+            heard.line.close()
+            heard.closed_at = time.monotonic()
             return
         if isinstance(message, Beat):
-            seen.hear(message, time.monotonic())
-        elif message.rank == seen.hello.rank or message.rank not in self.ranks:  # a rank of another node
+            heard.hear(message, time.monotonic())
+        elif message.rank == heard.hello.rank or message.rank not in self.ranks:  # a rank of another node
             self.told[message.rank] = message
-            seen.went_on_at = time.monotonic()  # if it has ended, the others may be about to end, too
-            seen.has_ended = message.ended and message.rank == seen.hello.rank
+            heard.went_on_at = time.monotonic()  # if it has ended, the others may be about to end, too
+            heard.has_ended = message.ended and message.rank == heard.hello.rank
 
     @property
     def states(self) -> list[State]:

@@ -15,7 +15,6 @@ from perfkit.additions.ranks import causes, report
 from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.launch import RanksLaunch
-from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import State
 from perfkit.additions.ranks.started import LOST_RANK, Ending, WatchedRanks, proofs_of_all
 from perfkit.additions.scripts.report import warned
@@ -104,7 +103,7 @@ def watch_launch(
 
 def _result(launched: WatchedRanks, how: Ending, taken: float) -> RanksReport:
     states = launched.states
-    hellos = [seen.hello for seen in launched.ranks.values()]
+    hellos = [heard.hello for heard in launched.ranks.values()]
     proofs = proofs_of_all([state.mechanisms for state in states])
     if wrong := [f"{proof.name} ({proof.evidence})" for proof in proofs if not proof.ok]:
         raise RunFailed(f"not in effect: {', '.join(wrong)}", "Watch it without this switch")
@@ -136,8 +135,8 @@ def failed(launched: WatchedRanks) -> RunFailed:
     """Which rank failed first, with its last words; the others fail because they lose it."""
     told = [state for state in launched.states if state.failure]
     first = min(told, key=lambda state: bool(LOST_RANK.search(state.failure)), default=None)
-    mute = [seen for rank, seen in launched.ranks.items() if seen.line.closed and rank not in launched.told]
-    mute.sort(key=lambda seen: seen.closed_at)  # a launcher ends the others
+    mute = [each for rank, each in launched.ranks.items() if each.line.closed and rank not in launched.told]
+    mute.sort(key=lambda each: each.closed_at)  # a launcher ends the others
     if first and not LOST_RANK.search(first.failure):
         mute = []
     what = str(report.WORDS.failed(launched, first, mute))
@@ -159,8 +158,8 @@ def hanging(launched: WatchedRanks) -> RunFailed:
 
 def _stacks(launched: WatchedRanks, told: dict[int, State]) -> Iterator[str]:
     for rank, state in told.items():
-        yield f"rank {rank}: " + " <- ".join(map(place, state.at))
-    mute = [seen.hello for rank, seen in launched.ranks.items() if rank not in told]
+        yield f"rank {rank}: " + " <- ".join(map(os.path.basename, state.at))
+    mute = [heard.hello for rank, heard in launched.ranks.items() if rank not in told]
     for pid in {hello.pid for hello in mute} & launched.pids():
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGUSR2)

@@ -64,7 +64,7 @@ class Match(NamedTuple):
         seen: dict[str, Behaviour] = {}
         failed: dict[str, PerfkitError | None] = {}
 
-        def look(side: Side) -> None:
+        def observe(side: Side) -> None:
             name = names[side.stage.title]
             child = side.child
             if name in seen:  # in its first life
@@ -78,7 +78,7 @@ class Match(NamedTuple):
             except PerfkitError as problem:  # it has ended, say, or the user stopped it
                 failed[side.stage.title] = problem
 
-        runs = session.measure(stages, rule_of_two(self.plan.rule), look)
+        runs = session.measure(stages, rule_of_two(self.plan.rule), observe)
         for number, run in enumerate(runs):
             if behaviour := seen.get(names[run.title]):  # it has one loss for each step, whatever its passes
                 runs[number] = structs.replace(run, losses=behaviour.losses)
@@ -153,7 +153,7 @@ def compare_whole(match: Match, progress: Progress) -> MatchResult:
         source = session.source
         stages = stages_of(match.a, match.b, source)
         begun = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
-        lives = [_Life(run, *session.start(stage)) for run, stage in zip(begun, stages, strict=True)]
+        lives = [_Life(run, *session.start_training(stage)) for run, stage in zip(begun, stages, strict=True)]
         turn = 0
         while going := [life for life in lives if not life.has_ended]:
             turn += 1

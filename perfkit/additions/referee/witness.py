@@ -148,10 +148,10 @@ class Witness(Part):
         )
 
 
-def behaviour(session: Any) -> Behaviour:
+def behaviour(questions: Any) -> Behaviour:
     """What the steps of a watched script have done until now, and where the time of its run went."""
-    witness: Witness = session.observers[WITNESS]
-    account = session.account()
+    witness: Witness = questions.observers[WITNESS]
+    account = questions.account()
     run = {part: seconds for part, seconds in account.parts.items() if part not in (START, COMPILING)}
     seen = {"run": run, "run_steps": account.steps, "marked": account.marked, "epochs": len(account.epochs)}
     return structs.replace(witness.behaviour(), **seen)

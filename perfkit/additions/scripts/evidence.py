@@ -103,11 +103,11 @@ class Inquiry(Part):
         self._visited.clear()
 
 
-def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
+def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     """`Evidence` of some steps: at least three, and others for some seconds, with so many compute threads."""
-    script: Script = session.subject
-    inquiry: Inquiry = session.inquiry
-    sampler = Sampler(session.run_account.part_now, script.place)
+    script: Script = questions.subject
+    inquiry: Inquiry = questions.inquiry
+    sampler = Sampler(questions.run_account.part_now, script.place)
     collecting = defaultdict[str, float](float)
     until = clock() + seconds
     took = list[float]()
@@ -119,8 +119,8 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     before = _first_values(script)
     try:
         with (
-            session.run_account.counting(),
-            _collections(script, session.run_account.part_now, collecting),
+            questions.run_account.counting(),
+            _collections(script, questions.run_account.part_now, collecting),
             sampler.running(),
         ):
             while len(took) < LIMIT.fewest or clock() < until:
@@ -141,8 +141,8 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         step_s=statistics.median(took),
         parts=dict(parts),
         lines=lines(times),
-        loading=session.loaders.watch.total(),
-        data=None if script.loader is None else data_facts(script.loader, session.loaders.asked_worker[0]),
+        loading=questions.loaders.watch.total(),
+        data=None if script.loader is None else data_facts(script.loader, questions.loaders.asked_worker[0]),
         collecting=dict(collecting),
         is_on=inquiry.is_on or dict(_modes(script)),
         nodes=inquiry.nodes,
@@ -224,12 +224,12 @@ def _kept(script: Script, sizes: Mapping[int, int]) -> Iterator[tuple[str, str]]
             yield name, next(places(adds, script.place(file)), os.path.basename(file))
 
 
-def denormals(session: Any) -> float:
+def denormals(questions: Any) -> float:
     """The share of denormal numbers in the optimizers' state now; 0 where this CPU is not slow with them."""
     if _product_s(1e-41) < LIMIT.slow * _product_s(0.5):
         return 0.0
     found = total = 0
-    for value in tensors([optimizer.state for optimizer in session.subject.optimizers]):
+    for value in tensors([optimizer.state for optimizer in questions.subject.optimizers]):
         if value.dtype == torch.float32 and value.device.type == "cpu":
             sizes = numpy.abs(value.detach().numpy())  # torch itself may flush them
             found += int(((sizes > 0) & (sizes < numpy.finfo(numpy.float32).tiny)).sum())

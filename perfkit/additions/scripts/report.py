@@ -30,31 +30,32 @@ def sentences(package: str, name: str, **filters: Any) -> Any:
 SENTENCES = sentences(__package__, "watched.jinja", clean=clean, shown=shown)
 
 
-def first_sentence(seen: Any) -> str:
+def first_sentence(result: Any) -> str:
     """The largest avoidable thing, which *What to try* begins with, and what it is worth at most."""
-    is_steady = seen.trend is None or seen.trend.kind == "steady"
+    is_steady = result.trend is None or result.trend.kind == "steady"
     # A switch does not explain why steps change with time.
-    first = next((each for each in _to_try(seen) if is_steady or each in seen.findings), None)
-    return str(SENTENCES.first(seen, first if first and first.is_worth_a_sentence else None))
+    first = next((each for each in _to_try(result) if is_steady or each in result.findings), None)
+    return str(SENTENCES.first(result, first if first and first.is_worth_a_sentence else None))
 
 
-def _to_try(seen: Any) -> list[Finding]:
+def _to_try(result: Any) -> list[Finding]:
     """The rows of *What to try*: of other switches, nothing says what they give."""
-    found = ordered([*seen.findings, *seen.suggestions])
+    found = ordered([*result.findings, *result.suggestions])
     known = [each for each in found if each.measured or each.share or not each.settings]
     return [each for each in known if each.may_help]
 
 
-def sections(seen: Any) -> list[Content]:
+def sections(result: Any) -> list[Content]:
     """All of it, for people."""
-    contents: list[Content] = [first_sentence(seen), Section("Where the run goes", list(_run(seen)))]
-    if seen.evidence.lines:
-        contents.append(Section("Where in the script", [_lines(seen)]))
-    notes = str(SENTENCES.switches(ordered([*seen.findings, *seen.suggestions]), seen.suggestions))
-    contents.append(Section("What to try", [advice_table(_to_try(seen)), *filter(None, notes.splitlines())]))
-    syncs = [looks.sync_table(seen.syncs)] if seen.syncs else []
-    contents.append(Section("Details", [clean(seen.command), _steps(seen), *syncs]))
-    return contents + warned(seen.warnings, seen.printed)
+    contents: list[Content] = [first_sentence(result), Section("Where the run goes", list(_run(result)))]
+    if result.evidence.lines:
+        contents.append(Section("Where in the script", [_lines(result)]))
+    words = SENTENCES.switches(ordered([*result.findings, *result.suggestions]), result.suggestions)
+    notes = filter(None, str(words).splitlines())
+    contents.append(Section("What to try", [advice_table(_to_try(result)), *notes]))
+    syncs = [looks.sync_table(result.syncs)] if result.syncs else []
+    contents.append(Section("Details", [clean(result.command), _steps(result), *syncs]))
+    return contents + warned(result.warnings, result.printed)
 
 
 def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
@@ -63,11 +64,11 @@ def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
     return [Section(title, [Bullets(list(map(clean, texts)))]) for title, texts in parts.items() if texts]
 
 
-def _run(seen: Any) -> Iterator[Content]:
-    run = seen.run
+def _run(result: Any) -> Iterator[Content]:
+    run = result.run
     rows = _rows(SENTENCES.run(run))
     yield Table(("part of the run", "time", "of the run", ""), rows, note=str(SENTENCES.run_note(run)))
-    yield str(SENTENCES.seen(seen))
+    yield str(SENTENCES.seen(result))
 
 
 def _rows(text: Any) -> list[list[str]]:
@@ -75,8 +76,8 @@ def _rows(text: Any) -> list[list[str]]:
     return [line.split("|") for line in str(text).splitlines() if line]
 
 
-def _lines(seen: Any) -> Table:
-    evidence, run = seen.evidence, seen.run
+def _lines(result: Any) -> Table:
+    evidence, run = result.evidence, result.run
     rows = list[list[str]]()
     for line in evidence.lines[:_MOST_LINES]:
         if part := _OF_RUN.get(line.part):
@@ -84,7 +85,7 @@ def _lines(seen: Any) -> Table:
             time = f"{units.duration(of_part * run.parts.get(part, 0.0))} in all"
         else:
             part, of_part = STEPS, line.seconds / evidence.steps_s
-            step_s = evidence.steps_s / evidence.steps if evidence.one_thread else seen.seen.step_s
+            step_s = evidence.steps_s / evidence.steps if evidence.one_thread else result.seen.step_s
             time = f"{units.duration(of_part * step_s)} a step"
         share = units.percent(of_part * run.running(part))
         rows.append([line.where, line.part, share, time, clean(line.text, 60)])
@@ -95,7 +96,7 @@ def _lines(seen: Any) -> Table:
     return Table(("line", "part", "of the run", "time", "code"), rows, note=str(note))
 
 
-def _steps(seen: Any) -> Table:
+def _steps(result: Any) -> Table:
     note = "Steps with an evaluation, a checkpoint or a profiler are left out, unless most have one."
-    count = units.plural(len(seen.seen.block.step_s), "timed step")
-    return Table(("quantity", "value"), _rows(SENTENCES.steps(seen)), count, note)
+    count = units.plural(len(result.seen.block.step_s), "timed step")
+    return Table(("quantity", "value"), _rows(SENTENCES.steps(result)), count, note)

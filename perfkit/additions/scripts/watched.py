@@ -158,7 +158,7 @@ class WatchedScript(Conversation):
         self.line, theirs = Pipe()
         with theirs:
             line = theirs.fileno()
-            return self._start(settings | {"watcher": _WATCHER, "line": line}, pass_fds=[line])
+            return self._start_process(settings | {"watcher": _WATCHER, "line": line}, pass_fds=[line])
 
     def ask(self, question: str, **arguments: Any) -> Any:
         if question == "slice" and self.before_slice:
@@ -169,7 +169,9 @@ class WatchedScript(Conversation):
         self.is_training = True
         return answer
 
-    def _start(self, settings: dict[str, Any], pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    def _start_process(
+        self, settings: dict[str, Any], pass_fds: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
         arguments, folder = self._mirrored()
         way_in = self.folder / "entry"
         way_in.mkdir()

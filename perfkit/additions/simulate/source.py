@@ -139,7 +139,7 @@ class SimulatedSession(Session):
             runs.append(self._run(stage, stages[:number]))
         return runs
 
-    def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
+    def ask_training(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         """Answers from the plan of a step. A profile is a Chrome trace that is marked as simulated."""
         prediction = self.prediction(recipe)
         if question == MEMORY:

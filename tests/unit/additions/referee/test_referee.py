@@ -96,7 +96,7 @@ def test_whole_runs_tell_each_turn(monkeypatch):
     told = []
     session = InTwoLives()
     session.source.plan = session.source.description = None
-    session.start = lambda stage: (Turns(), None)
+    session.start_training = lambda stage: (Turns(), None)
     plan = replace(planning.plan("photos", device="cpu"), make_source=None)
     monkeypatch.setattr(type(plan), "open", lambda *_: contextlib.nullcontext(session))
     monkeypatch.setattr("perfkit.additions.referee.match._Life.ended", Mock(side_effect=KeyboardInterrupt))

@@ -84,9 +84,9 @@ def test_python_frames_of_a_step_that_does_not_run_are_refused(tmp_path, monkeyp
     session = SimulatedSession(plan(device="sim:v100").source(), Progress())
     monkeypatch.setattr(session, "prediction", lambda recipe: prediction())
     where = {"path": str(tmp_path / "a.json"), "active": 2}
-    assert session.look(Recipe(), PROFILE, **where, stacks=False) == where["path"]
+    assert session.ask_training(Recipe(), PROFILE, **where, stacks=False) == where["path"]
     with pytest.raises(InvalidValue, match="a simulated step has no Python frames"):
-        session.look(Recipe(), PROFILE, **where, stacks=True)
+        session.ask_training(Recipe(), PROFILE, **where, stacks=True)
 
 
 def test_errors_are_those_of_the_constants_in_use():
