@@ -67,8 +67,9 @@ def _step_in_words(run: Run, own: Estimate) -> str:
         words += f", {units.percent(run.data_wait_share)} waits for data"
     if (busy := sentences.busy_share(run)) is not None:
         words += f", device busy {units.percent(busy)} of it"
-    if workers := run.recipe.get("workers"):
-        words += f", {units.plural(int(workers), 'worker')}"
+    workers = run.recipe.get("workers")
+    if workers and isinstance(workers, int):  # a recording from others may hold anything
+        words += f", {units.plural(workers, 'worker')}"
     return words
 
 

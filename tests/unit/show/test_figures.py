@@ -130,6 +130,9 @@ def test_bars_of_a_cpu_show_the_wait_where_it_was_and_count_workers():
     assert [width for width, _ in loader.pieces] == [wait], "the loader works while the host waits"
     assert [width for width, _ in host.pieces] == pytest.approx([wait, step - wait])
     assert second.text.endswith(", 1 worker")
+    odd = msgspec.structs.replace(after, recipe=after.recipe | {"workers": "x"})
+    words = [row.text for row in step_time([before, odd]).rows]
+    assert not any("worker" in text for text in words), "a recording from others may hold anything"
     assert picture.unit == "ms for 32 samples, medians"
 
 
