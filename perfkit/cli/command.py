@@ -53,7 +53,13 @@ class _StrictCommand(TyperCommand):
     """A command that refuses an option that is given twice: of the two, only the last one would count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
+        try:
+            given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
+        except Exception as problem:  # click's NoSuchOption has possibilities
+            if hasattr(problem, "possibilities") and "-- ARGS" in self.get_usage(ctx):
+                near = f" Possible: {', '.join(problem.possibilities)}." if problem.possibilities else ""
+                ctx.fail(f"{problem}.{near} A script's own options follow after --")
+            raise
         for option in given:
             has_one_value = option.param_type_name == "option" and not (option.multiple or option.is_flag)
             if has_one_value and given.count(option) > 1:
@@ -74,8 +80,8 @@ def errors_in_words() -> Iterator[None]:
             typer.echo(problem.output, err=True)
         complain(problem)
         raise typer.Exit(2 if isinstance(problem, InvalidValue) else 1) from None
-    except KeyboardInterrupt:
-        typer.echo("stopped; what was finished is kept (perfkit runs)", err=True)
+    except KeyboardInterrupt as stop:
+        typer.echo("; ".join(["stopped", *stop.args]), err=True)
         raise typer.Exit(130) from None
     except BrokenPipeError:  # `| head` has read enough: exit like other tools at a closed pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

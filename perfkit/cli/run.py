@@ -67,17 +67,14 @@ def run(
             typer.echo(sentences.verdict(now.run), err=True)
 
     with options.stored() as store:
-        with options.progress(show) as follow:
-            stopped = False
-            try:
+        try:
+            with options.progress(show) as follow:
                 runs = climb(plan, store, follow)
-            except KeyboardInterrupt:
-                runs = done
-                stopped = True
-        if not runs:
-            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            show_session(done, output, out)
+            raise KeyboardInterrupt("what was finished is kept (perfkit runs)") from None
         show_session(runs, output, out)
-        if stopped:
-            raise KeyboardInterrupt
         if any(run.status == "failed" for run in runs):
             raise typer.Exit(1)

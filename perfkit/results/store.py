@@ -229,4 +229,5 @@ class RunStore:
             remedy = "Free its disk, check its permissions; if it is damaged, move it away and run again"
             raise StoreError(what, remedy) from problem
         except OSError as problem:
-            raise StoreError(*explain(problem, self.path)) from problem
+            what, _ = explain(problem, self.path)
+            raise StoreError(what, "Free its disk, or set PERFKIT_DATA to a different folder") from problem

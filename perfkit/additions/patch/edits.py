@@ -59,7 +59,11 @@ class Patch:
         return "".join(ended)
 
     def notes(self) -> list[Content]:
-        how: list[Content] = [f"Apply it in {self.root} with: git apply perfkit.diff"] if self.edited else []
+        how: list[Content] = (
+            [f"Save it as perfkit.diff, then run in {self.root}: git apply perfkit.diff"]
+            if self.edited
+            else []
+        )
         return how + [Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items()]
 
 

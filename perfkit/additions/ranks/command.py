@@ -66,7 +66,8 @@ def scale(
     regime: Regime | None = None
     if strong is not None:
         regime = "strong" if strong else "weak"
-    typer.echo(f"{program}: {counts} ranks in turn, three launches with {budget:.0f} s for each", err=True)
+    listed = ", ".join(map(str, counts))
+    typer.echo(f"{program}: {listed} ranks in turn, three launches with {budget:.0f} s for each", err=True)
     with cli.progress() as follow:
         found = scaling.scale(script, counts, regime, budget, follow)
     sections = scaled.sections(found)

@@ -1,6 +1,7 @@
 """A user's script that is asked at its steps: it is started as the user would, and ends cleanly."""
 
 import contextlib
+import difflib
 import hashlib
 import json
 import os
@@ -33,6 +34,7 @@ from perfkit.recipe import Recipe, Value
 from perfkit.show import units
 
 _TABLES = lookup.toml(__package__, "watched")
+_LISTED = 12  # scripts that are named where one is not found: a folder may have thousands
 _ELSEWHERE_S = 15.0  # seconds without a step after which busy processes are looked for
 _BUSY = 0.2  # the part of a core from which on one is busy
 _WATCHER = "perfkit.additions.scripts.questions:Questions"  # is made in its process after torch's import
@@ -53,9 +55,13 @@ class Launch:
         if os.name == "nt":
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
         if self.script is None and not self.module:
+            if Path(self.program).is_dir():
+                raise InvalidValue(f"'{self.program}' is a folder", "Name the script in it")
             folder = Path(self.program).parent
             names = sorted(path.name for path in folder.glob("*.py") if path.is_file())
-            raise one_of(self.name, names, "script", f" in {folder.absolute()}, or a module with -m")
+            nearest = difflib.get_close_matches(self.name, names, _LISTED, cutoff=0.0)
+            where = f"{', …' if len(names) > _LISTED else ''} in {folder.absolute()}, or a module with -m"
+            raise one_of(self.name, nearest, "script", where)
 
     @property
     def script(self) -> Path | None:

@@ -30,7 +30,8 @@ from tests.unit.results.test_run import run as measured
 
 ERRORS = [
     (InvalidValue("no such stage", "Choose another"), 2, "perfkit: no such stage. Choose another\n"),
-    (KeyboardInterrupt(), 130, "stopped; what was finished is kept (perfkit runs)\n"),
+    (KeyboardInterrupt(), 130, "stopped\n"),  # as `watch`, of which nothing is kept
+    (KeyboardInterrupt("it is kept"), 130, "stopped; it is kept\n"),
     (OSError(28, "No space left", "x.json"), 1, "perfkit: x.json: No space left. Free space on that disk\n"),
     (OSError(28, "No space left"), 1, "perfkit: standard output: No space left. Free space on that disk\n"),
     (BrokenPipeError(), 141, ""),
@@ -260,6 +261,7 @@ def test_a_ladder_that_is_stopped_before_its_first_round_leaves_no_recording(tmp
     monkeypatch.setattr(commands, "climb", climbed)
     text = run("run", "--workload", "photos", "--device", "cpu", "-o", str(tmp_path / "r.json"), code=130)
     assert "cancelled" in text and list(tmp_path.iterdir()) == []
+    assert text.endswith("stopped; what was finished is kept (perfkit runs)\n")
 
 
 def test_a_budget_is_for_the_whole_ladder_on_a_noisy_machine_too(monkeypatch):
@@ -295,6 +297,14 @@ def test_a_large_budget_is_that_of_few_stages_too(stages, each_s, monkeypatch):
 )
 def test_an_option_that_is_given_twice_is_refused(given):
     assert f"{given[0]} was given 2 times" in run("export", *given, code=2)
+
+
+@pytest.mark.parametrize("command", ["watch", "referee", "patch", "scale"])
+def test_an_option_of_the_script_is_told_its_place(command):
+    text = " ".join(run(command, "train.py", "--epochs", "3", code=2).split())
+    assert text.endswith("No such option: --epochs. A script's own options follow after --")
+    assert "Possible: --budget" in run(command, "train.py", "--bugdet=9", code=2)
+    assert "follow after" not in run("run", "--epochs", "3", code=2), "it has no script"
 
 
 LADDER = ("run", "--device", "cpu", "--stages")

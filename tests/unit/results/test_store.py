@@ -156,7 +156,7 @@ def test_a_full_disk_loses_nothing_that_was_kept(store, monkeypatch):
 
 def test_a_folder_that_cannot_be_made_is_an_error_in_words(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="File exists.*another name"):
+    with pytest.raises(StoreError, match="File exists.* set PERFKIT_DATA to a different folder"):
         RunStore(tmp_path / "file" / "runs.sqlite")
 
 

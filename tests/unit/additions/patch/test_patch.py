@@ -285,7 +285,7 @@ def test_a_diff_has_no_path_above_its_root(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert result.root == tmp_path and result.diff() == diff
     (how,) = result.notes()
-    assert how == f"Apply it in {tmp_path} with: git apply perfkit.diff"
+    assert how == f"Save it as perfkit.diff, then run in {tmp_path}: git apply perfkit.diff"
 
 
 def test_the_diff_of_a_script_in_another_folder_is_relative_to_the_scripts_own(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.messages import Account, Evidence, Observation, ScriptFacts
 from perfkit.additions.scripts.study import ScriptSession, ScriptSource
 from perfkit.additions.scripts.watched import Launch
-from perfkit.errors import Cancelled, RunFailed, TookTooLong, TrainingEnded
+from perfkit.errors import Cancelled, InvalidValue, RunFailed, TookTooLong, TrainingEnded
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.results.rounds import Pairing
@@ -263,3 +263,17 @@ def test_nothing_is_started_where_nothing_is_suggested(seen):
     result = watching._tried(source, replace(seen, suggestions=[]))
     assert not source.rules
     assert result.warnings == ["a warning", "nothing was tried, as no switch is suggested"]
+
+
+def test_a_folder_is_no_script_and_of_many_scripts_the_most_alike_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidValue, match=r"^'\.' is a folder. Name the script in it"):
+        Launch(".")
+    for number in range(300):
+        (tmp_path / f"table_{number}.py").touch()
+    (tmp_path / "train.py").touch()
+    with pytest.raises(InvalidValue) as refused:
+        Launch("trian.py")
+    text = str(refused.value)
+    assert "Did you mean 'train.py'? Allowed: train.py, table_" in text
+    assert text.count(".py") == 14 and f", … in {tmp_path}, or a module with -m" in text
