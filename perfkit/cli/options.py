@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,12 +54,7 @@ class TrainingOptions:
     def plan(self, stages: list[str] | None = None) -> "Plan":
         from perfkit.studies import planning
 
-        where = self.where()
-        seed = where.pop("seed")
-        plan = planning.plan(stages=stages, **where)
-        if seed and plan.recorded:
-            raise InvalidValue(f"'{plan.recorded}' was recorded with its own seed", "Leave out --seed")
-        return replace(plan, subject=replace(plan.subject, seed=seed))
+        return planning.plan(stages=stages, **self.where())
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class LadderPanel(Panel):
     Args:
         stages: optimizations in their order; the whole default ladder if None.
         workload: a built-in one, or `package.module:name`; the preset's own if None.
-        where: `preset`, `settings`, `device`, `options` and `host`, as for `perfkit.plan`.
+        where: `preset`, `settings`, `device`, `options`, `host` and `seed`, as for `perfkit.plan`.
 
     Raises:
         PerfkitError: a name or value that is not allowed, or the panel cannot run there.

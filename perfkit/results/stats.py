@@ -122,13 +122,11 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
     from scipy import special
 
     parts = np.split(np.arange(logs.size), np.cumsum(sizes)[:-1])
-    totals = np.array([counts[part].sum() for part in parts])
-    means = np.array([np.average(logs[part], weights=counts[part]) for part in parts])
+    totals = np.array([counts[at].sum() for at in parts])
+    means = np.array([np.average(logs[at], weights=counts[at]) for at in parts])
     shares = totals / totals.sum()
     centre = float(shares @ means)
-    scatter = sum(
-        float(counts[part] @ (logs[part] - mean) ** 2) for part, mean in zip(parts, means, strict=True)
-    )
+    scatter = sum(float(counts[at] @ (logs[at] - mean) ** 2) for at, mean in zip(parts, means, strict=True))
     within = scatter / max(1, logs.size - len(parts))
     expected = np.maximum(spread.sd**2 + within / totals, 1e-18)
     # How much larger than expected the variance is. Several incarnations count in this, one alone does not.

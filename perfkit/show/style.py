@@ -165,6 +165,4 @@ class Figure(NamedTuple):
         ax.locator_params(axis="x", nbins=6)
         ax.xaxis.set_major_formatter("{x:,g}")
         if bars:
-            ax.legend(
-                list(bars.values()), list(bars), loc="lower left", bbox_to_anchor=(0, 1), ncols=len(bars)
-            )
+            ax.legend([*bars.values()], [*bars], loc="lower left", bbox_to_anchor=(0, 1), ncols=len(bars))

@@ -1,9 +1,11 @@
 """Plans: what a user asks for, checked and completed by the source of runs that its device names."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypedDict
 
 from perfkit import lookup, registry
+from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import optimization
 from perfkit.recipe import Recipe
 from perfkit.studies.here import ThisMachine
@@ -18,6 +20,7 @@ class Where(TypedDict, total=False):
     device: str | None  # the session's choice if None
     options: Mapping[str, Any] | None
     host: str | None
+    seed: int
 
 
 def plan(
@@ -28,6 +31,7 @@ def plan(
     device: str | None = None,
     options: Mapping[str, Any] | None = None,
     host: str | None = None,
+    seed: int = 0,
 ) -> Plan:
     """A checked plan, with this machine's defaults for what is left out.
 
@@ -40,6 +44,7 @@ def plan(
             recording, and measures nothing.
         options: the workload's constructor arguments, over those of the preset.
         host: the host of a simulated GPU.
+        seed: that of the weights, the order of the data, and their augmentation.
 
     Raises:
         InvalidValue: a name or value that is not allowed.
@@ -53,6 +58,9 @@ def plan(
     reference = registry.table("SOURCES").get(prefix) if separator else None
     source: type[Source] = lookup.load(reference) if reference else ThisMachine
     found = source.checked(request)
+    if seed and found.recorded:
+        raise InvalidValue(f"'{found.recorded}' was recorded with its own seed", "Leave out --seed")
+    found = replace(found, subject=replace(found.subject, seed=seed))
     return found.trying(
         stages=tuple(name for name in found.ladder.stages if name != "baseline"),
         settings={name: getattr(recipe, name) for name in settings or {}},

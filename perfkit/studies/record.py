@@ -117,10 +117,7 @@ class Record:
         roles: list[Role] = ["baseline"] if side.stage.name == AGAIN else ["previous", "baseline"]
         for role in roles:
             yield Pairing(
-                **structs.asdict(common),
-                against=self._begun[first].id,
-                role=role,
-                precision=self._precision,
+                **structs.asdict(common), against=self._begun[first].id, role=role, precision=self._precision
             )
 
 

@@ -60,12 +60,10 @@ def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list
 
 def all_stages(source: Source) -> list[Stage]:
     """The stages as they would run if every one were kept; those of a recording as they were recorded."""
-    if stored := source.stored():
+    if known := source.stored():
         if not source.plan.ladder.below:  # what is below a stage may be several that were kept
-            stored = [run for run in stored if run.stage not in NOT_STAGES]
-        return [
-            Stage(run.stage, run.title, Recipe.from_dict(run.recipe), reason=run.reason) for run in stored
-        ]
+            known = [run for run in known if run.stage not in NOT_STAGES]
+        return [Stage(run.stage, run.title, Recipe.from_dict(run.recipe), reason=run.reason) for run in known]
     plan = source.plan
     return recipe_stages(plan.ladder.recipes, source.target) or ladder_stages(plan, source.target)
 

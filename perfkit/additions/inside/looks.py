@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from perfkit.additions.inside import KERNELS, MEMORY, KernelReport, MemoryReport, SyncReport
-from perfkit.additions.shared.looking import Chosen, SeededWhere, prepared
+from perfkit.additions.shared.looking import Chosen, prepared
 from perfkit.cli import options
 from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Notice, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
+from perfkit.studies.planning import Where
 from perfkit.studies.sources import Progress
 
 _KINDS = (
@@ -18,9 +19,7 @@ _KINDS = (
 )  # fmt: skip
 
 
-def memory(
-    workload: str | None, recipe: Chosen, progress: Progress, **where: Unpack[SeededWhere]
-) -> MemoryReport:
+def memory(workload: str | None, recipe: Chosen, progress: Progress, **where: Unpack[Where]) -> MemoryReport:
     """Reports what holds memory in a training step; arguments as for `prepared`."""
     with prepared(workload, recipe, where, progress) as (session, used):
         return session.ask_training(used, MEMORY, warm=False)  # type: ignore[no-any-return]
@@ -59,9 +58,7 @@ def _sizes(report: MemoryReport) -> dict[str, int | None]:
     return {**report.parts, "total": report.peak, **allocator}
 
 
-def kernels(
-    workload: str | None, recipe: Chosen, progress: Progress, **where: Unpack[SeededWhere]
-) -> KernelReport:
+def kernels(workload: str | None, recipe: Chosen, progress: Progress, **where: Unpack[Where]) -> KernelReport:
     """Measures the device by shape, and how much of it a training uses; arguments as for `prepared`."""
     with prepared(workload, recipe, where, progress, "a look at kernels") as (session, used):
         return session.ask_training(used, KERNELS)  # type: ignore[no-any-return]

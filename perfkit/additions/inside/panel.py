@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from perfkit import lookup
 from perfkit.additions.inside import KernelReport, MemoryReport, looks
-from perfkit.additions.shared.looking import Chosen, SeededWhere
+from perfkit.additions.shared.looking import Chosen
 from perfkit.notebook.shown import Recipes, Shown, with_line
+from perfkit.studies.planning import Where
 from perfkit.studies.sources import Progress
 
 _TEXTS = lookup.toml(__package__, "cell")
@@ -40,14 +41,14 @@ def _watch_cell(shell: InteractiveShell, line: str, cell: str) -> None:
 
 
 def memory(
-    recipes: Recipes, workload: str | None = None, **where: Unpack[SeededWhere]
+    recipes: Recipes, workload: str | None = None, **where: Unpack[Where]
 ) -> Shown[list[MemoryReport]]:
     """Shows what holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
 
     def measure(progress: Progress) -> list[MemoryReport]:
         reports = list[MemoryReport]()
         for title, changes in recipes.items():
-            own: SeededWhere = {**where, "settings": {**(where.get("settings") or {}), **changes}}
+            own: Where = {**where, "settings": {**(where.get("settings") or {}), **changes}}
             reports.append(replace(looks.memory(workload, None, progress, **own), recipe=title))
         return reports
 
@@ -56,7 +57,7 @@ def memory(
 
 
 def kernels(
-    workload: str | None = None, recipe: Chosen = None, **where: Unpack[SeededWhere]
+    workload: str | None = None, recipe: Chosen = None, **where: Unpack[Where]
 ) -> Shown[KernelReport]:
     """Shows roofs, shapes, and a step's share of them; arguments as for `perfkit.profile`."""
     report = with_line(lambda progress: looks.kernels(workload, recipe, progress, **where))

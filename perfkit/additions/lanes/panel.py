@@ -12,13 +12,14 @@ from IPython.display import HTML
 from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
 from perfkit.additions.lanes.figures import KINDS, Bar, DrawnSide, Lanes, in_ms
-from perfkit.additions.shared.looking import LOOK, SeededWhere, prepared, profiled
+from perfkit.additions.shared.looking import LOOK, prepared, profiled
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.show import sentences
 from perfkit.show.style import Figure
+from perfkit.studies.planning import Where
 from perfkit.studies.sources import Plan, Progress, Session
 
 STEPS, FIRST = 36, 10
@@ -83,7 +84,7 @@ def _with_verdict(picture: Lanes, runs: Sequence[Run]) -> Lanes:
     return Lanes(sides, ratio.verdict if ratio else NOT_COMPARED)
 
 
-def lanes(which: str | Given, workload: str | None = None, **where: Unpack[SeededWhere]) -> HTML:
+def lanes(which: str | Given, workload: str | None = None, **where: Unpack[Where]) -> HTML:
     """Before above after, two steady steps of each, on one axis of time.
 
     Args:
@@ -112,13 +113,13 @@ def _read(file: Path) -> Lanes:
     return msgspec.json.decode(file.read_bytes(), type=Lanes)
 
 
-def made(which: Given, workload: str | None, where: SeededWhere, progress: Progress) -> Lanes:
+def made(which: Given, workload: str | None, where: Where, progress: Progress) -> Lanes:
     """The picture of what was given. Two stamped steps are too few to compare anything."""
     found = [_side(title, one, workload, where, progress) for title, one in which.items()]
     return Lanes(found, NOT_COMPARED if any(side.middle_ms for side in found) else "")
 
 
-def _side(title: str, one: Any, workload: str | None, where: SeededWhere, progress: Progress) -> DrawnSide:
+def _side(title: str, one: Any, workload: str | None, where: Where, progress: Progress) -> DrawnSide:
     if isinstance(one, str | Path):
         return sides.of_trace(one, title)
     if any(isinstance(value, list | tuple) for value in one.values()):

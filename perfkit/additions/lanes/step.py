@@ -61,9 +61,7 @@ def nearest(begins: Mapping[int, float], step_s: float | None, loads: Sequence[s
     off = {step: abs(length - wanted) for step, length in lengths.items()}
     firsts = [*off][:-1]
     with_load = [
-        first
-        for first in firsts
-        if any(load.start < begins[first + 2] and load.end > begins[first] for load in loads)
+        at for at in firsts if any(load.start < begins[at + 2] and load.end > begins[at] for load in loads)
     ]
     return min(with_load or firsts, key=lambda step: max(off[step], off[step + 1]))
 

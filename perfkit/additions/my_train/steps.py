@@ -100,9 +100,8 @@ def can_act(before: Version, now: Version) -> bool:
 def named(before: Version, now: Version) -> str:
     """A change in a few words: `02 a worker, sleeping threads`; for a learner's own line, its end."""
     known = {change["switch"]: (change["chapter"], change["what"]) for change in edits("outside")}
-    outside = [
-        f"{name}={value}" for name, value in now.switches.items() if value != before.switches.get(name)
-    ]
+    old = before.switches
+    outside = [f"{name}={value}" for name, value in now.switches.items() if value != old.get(name)]
     text = before.text
     changes = list[tuple[str, str]]()
     for edit in edits():

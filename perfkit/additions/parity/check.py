@@ -39,12 +39,9 @@ class CheckedSide:
     """A workload that records what its model gets and returns; with a `dtype` it computes in this type."""
 
     def __init__(
-        self,
-        workload: Any,
-        on_batch: Callable[[Pair], None] = lambda _: None,
-        dtype: torch.dtype | None = None,
+        self, workload: Any, note: Callable[[Pair], None] = lambda _: None, dtype: torch.dtype | None = None
     ) -> None:
-        self._workload, self._on_batch, self._dtype = workload, on_batch, dtype
+        self._workload, self._note, self._dtype = workload, note, dtype
         self._inputs: Any = None
         self.outputs: list[torch.Tensor] = []
         """The outputs of the first batch, before any update, so that no difference has grown yet."""
@@ -75,7 +72,7 @@ class CheckedSide:
     def loss(self, outputs: Any, targets: Any) -> Any:
         if not self.outputs:
             self.outputs.append(first_tensor(outputs).detach().double().cpu())
-        self._on_batch((self._inputs.detach().cpu(), targets.detach().cpu()))
+        self._note((self._inputs.detach().cpu(), targets.detach().cpu()))
         self._inputs = None
         return self._workload.loss(outputs, targets)
 

@@ -18,14 +18,12 @@ class ParityReport(msgspec.Struct, frozen=True):
     mechanisms: list[Mechanism]
 
 
-def parity(
-    plan: Plan, title: str, recipe: Recipe, steps: int = 4, progress: Progress | None = None
-) -> Parity:
+def parity(plan: Plan, name: str, recipe: Recipe, steps: int = 4, progress: Progress | None = None) -> Parity:
     """Trains some steps of a recipe and of the plain program, from one seed on the same batches."""
     with plan.open(progress, "parity") as session:
         recipe, refused = applicable(recipe, session.source.target)
         if refused:
-            raise InvalidValue(f"{title} cannot be checked here: {joined(refused)}")
+            raise InvalidValue(f"{name} cannot be checked here: {joined(refused)}")
         plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
         exactness = catalogue.exactness(recipe, plain, plan.subject.device)
         how = {"exactness": exactness, "seed": plan.subject.seed, "steps": steps}
@@ -34,4 +32,4 @@ def parity(
     proven = f"{len(report.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
     is_other_batch = recipe.batch_size * recipe.accumulation != plan.subject.size.batch_size
-    return Parity(title, exactness, [*report.checks, mechanisms], is_other_batch, report.losses)
+    return Parity(name, exactness, [*report.checks, mechanisms], is_other_batch, report.losses)

@@ -128,6 +128,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: int = 0
     compiled: int = 0
     marked: int = 0
+    evaluation_bytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -201,7 +202,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     one_thread: bool = False
     kept: dict[str, str] = {}
-    grown: dict[str, str] = {}
     without_optimizer: float = 0.0
     frozen: float = 0.0
     step_s: float = 0.0
@@ -222,11 +222,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """Memory before, in the middle of, and after some steps: `memory` of `watch` in docs/json.md."""
+    """Memory before and after some steps: `memory` of `watch` in docs/json.md."""
 
     steps: int
     first: int
-    middle: int
     last: int
     workers_first: int = 0
     workers_last: int = 0

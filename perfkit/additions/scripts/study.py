@@ -252,7 +252,7 @@ def script_plan(starter: ScriptStarter, preset: str | None = None, seed: int = 0
         warnings.warn(TEXTS["guard"]["limits"], stacklevel=2)
     more = {title: launch.frozen() for title, launch in starter.more.items()}
     starter = replace(starter, launch=starter.launch.frozen(), more=more)
-    checked = plan(None, catalogue.preset(preset).size.name, ["baseline"])
+    checked = plan(None, catalogue.preset(preset).size.name, ["baseline"], seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
-    subject = replace(checked.subject, workload=starter.launch.name, code=starter.launch.code, seed=seed)
+    subject = replace(checked.subject, workload=starter.launch.name, code=starter.launch.code)
     return Plan(subject, checked.ladder, rule, functools.partial(ScriptSource, starter=starter))

@@ -4,13 +4,13 @@ import contextlib
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from perfkit import machine
 from perfkit.recipe import Recipe
 from perfkit.studies import planning, staging
+from perfkit.studies.planning import Where
 from perfkit.studies.sources import Progress, Session
 
 LOOK = "a look at its steps"  # a study that a source may refuse
@@ -18,27 +18,15 @@ PROFILE = "perfkit.additions.shared.tracing:profile"  # a question to a training
 Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
 
 
-class SeededWhere(planning.Where, total=False):
-    """What a look at steps takes by name, as `perfkit.plan` does, and a seed."""
-
-    seed: int
-
-
 @contextlib.contextmanager
 def prepared(
-    workload: str | None,
-    recipe: Chosen,
-    where: SeededWhere,
-    progress: Progress | None = None,
-    study: str = LOOK,
+    workload: str | None, recipe: Chosen, where: Where, progress: Progress | None = None, study: str = LOOK
 ) -> Iterator[tuple[Session, Recipe]]:
     """A session that has loaded a workload, and a recipe that can act there; `study` as for `Plan.open`."""
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
     asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
-    seed = asked.pop("seed", 0)
-    plan = planning.plan(workload, stages=[stage], **asked).trying(below=True)
-    wanted = replace(plan, subject=replace(plan.subject, seed=seed))
+    wanted = planning.plan(workload, stages=[stage], **asked).trying(below=True)
     with wanted.open(progress, study) as session:
         yield session, staging.acting(session.source).recipe
 

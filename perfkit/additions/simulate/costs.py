@@ -228,6 +228,4 @@ def actions(step: StepEvents, gpu: Gpu) -> list[Action]:
     events = [event for event in step.events if not isinstance(event, Allocate)]
     works = [of_operator(event, step) if isinstance(event, OperatorCall) else [] for event in events]
     times = iter(seconds(Columns([work for some in works for work in some]), gpu, constants()).tolist())
-    return [
-        (event, [(work, next(times)) for work in some]) for event, some in zip(events, works, strict=True)
-    ]
+    return [(event, [(work, next(times)) for work in own]) for event, own in zip(events, works, strict=True)]

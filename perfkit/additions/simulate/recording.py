@@ -219,9 +219,7 @@ def _must_be_modelled(model: nn.Module) -> None:
             raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
 
 
-def recorded(
-    recorder: Recorder, take_step: Callable[[], object], model: Any, optimizer: Any
-) -> steps.StepEvents:
+def recorded(recorder: Recorder, take: Callable[[], object], model: Any, optimizer: Any) -> steps.StepEvents:
     """Records a step, after work that only the first step does. The caller is already `listening`."""
     weights = list(model.parameters())
 
@@ -235,7 +233,7 @@ def recorded(
     gc.collect()  # else earlier tensors would be freed in the recorded step
     resident = list(recorder.in_use.values())
     recorder.on = True
-    take_step()
+    take()
     recorder.on = False
     sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
     constant = [steps.Allocate(size, "weights", -1 - at) for at, size in enumerate(sizes.values())]

@@ -4,11 +4,12 @@ import functools
 from pathlib import Path
 from typing import Unpack
 
-from perfkit.additions.shared.looking import Chosen, SeededWhere
+from perfkit.additions.shared.looking import Chosen
 from perfkit.additions.trace import profile as profiling
 from perfkit.additions.trace import ranks
 from perfkit.additions.trace.model import Analysis
 from perfkit.notebook.shown import Shown, with_line
+from perfkit.studies.planning import Where
 from perfkit.studies.sources import Progress
 
 
@@ -32,7 +33,7 @@ def profile(
     stacks: bool = False,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **where: Unpack[SeededWhere],
+    **where: Unpack[Where],
 ) -> TraceView:
     """Profiles some steps in a new process, and reads the trace; arguments as for `perfkit.profile`."""
     record = functools.partial(profiling.profile, workload, recipe, steps, stacks, out, **where)

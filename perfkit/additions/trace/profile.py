@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from perfkit.additions.shared.looking import Chosen, SeededWhere, new_trace, prepared, profiled
+from perfkit.additions.shared.looking import Chosen, new_trace, prepared, profiled
 from perfkit.additions.trace import data
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.data import us
@@ -15,6 +15,7 @@ from perfkit.recipe import switches
 from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
+from perfkit.studies.planning import Where
 from perfkit.studies.sources import Progress
 
 _ROWS, _STEPS = 12, 12  # the most rows of a table and steps of a picture; the JSON has them all
@@ -161,7 +162,7 @@ def profile(
     stacks: bool = False,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **where: Unpack[SeededWhere],
+    **where: Unpack[Where],
 ) -> Profile:
     """Profiles some steps of a recipe, or of a stage of the ladder; a `PerfkitError` if that fails.
 

@@ -191,9 +191,7 @@ class Trace:
         names = [f"step {number}" for number in range(2, len(edges) + 1)]
         return self._timed(edges[:-1], edges[1:], names, "inferred", source)
 
-    def _timed(
-        self, first: Ints, last: Ints, names: list[str], are: str = "marked", source: str = ""
-    ) -> "Steps":
+    def _timed(self, first: Ints, last: Ints, names: list[str], are: str = "marked", by: str = "") -> "Steps":
         """The steps between these times of the host, each with the device work that it launched."""
         calls, done = self.launch[self.launched], self.table.end[self.launched]
         started = self.table.start[calls]
@@ -208,7 +206,7 @@ class Trace:
         start = np.maximum(ready, np.concatenate((first[:1], end[:-1])))
         keep = np.flatnonzero(end > start)  # not steps that repeat others, or are inside them
         behind = int(min(ready[0], latest[0]) - first[0])
-        return Steps(start[keep], end[keep], [names[at] for at in keep], are, source, behind)
+        return Steps(start[keep], end[keep], [names[at] for at in keep], are, by, behind)
 
     def _edges(self) -> tuple[Ints, str]:
         """The ends of updates or the starts of loads, which separate inferred steps; and their name.
