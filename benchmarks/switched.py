@@ -23,6 +23,7 @@ from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.training import Models
 from perfkit.additions.shared.clock import clock, cpu_clock
 from perfkit.additions.shared.lines import Sampler
+from perfkit.additions.shared.settings import Settings
 
 _wrap, _called, _look, _send = hooks.wrapped, Models._called, Sampler.look, RankReporter.send
 
@@ -53,7 +54,7 @@ class Switched:
     thread_s = 0.0  # of CPU time in the thread that answers, when it was switched on
 
 
-def watch(settings: dict[str, Any], files: Outputs) -> None:
+def watch(settings: Settings, files: Outputs) -> None:
     """Watches this process, as a launch has it watched, while it is switched on."""
     hooks.wrapped = _wrapped
     Models._called = _called_if_on

@@ -28,6 +28,7 @@ from perfkit.worker.procedure import drive
 from perfkit.worker.session import WorkerSession
 from perfkit.worker.training import Training
 from tests.support import double
+from tests.support.settings import settings
 from tests.support.toy import Toy
 
 CUDA = torch.device("cuda")
@@ -187,7 +188,7 @@ def test_the_scale_of_fp16_does_not_skip_the_first_updates():  # 4.9
 
 def test_the_first_steps_of_a_script_last_until_the_device_is_done(here):  # 4.12
     asked, began = Questions.__new__(Questions), clock()
-    parts = {"steps": SimpleNamespace(since=began, began_at=0.0), "settings": {"started": 0.0}}
+    parts = {"steps": SimpleNamespace(since=began, began_at=0.0), "settings": settings()}
     asked._script = SimpleNamespace(**parts, device=CUDA, files=SimpleNamespace(ignored=nullcontext))
     asked._job, asked.line = None, SimpleNamespace(closed=False)
     asked._answers = lambda: iter([None])
@@ -240,7 +241,7 @@ def test_a_script_that_captures_its_optimizer_s_steps_is_refused_in_words(here):
 def test_a_loss_of_a_capture_is_no_number(here):  # 4.17
     from perfkit.additions.scripts.training import Updates
 
-    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    script = Script(settings(), None)
     script.sites["optimizer"] = ["there is one"]
     updates = Updates.__new__(Updates)
     updates._script, updates._unscaled = script, None

@@ -24,6 +24,7 @@ from perfkit.studies.sources import Progress
 from tests.support import scripts
 from tests.support.cli import ROOT
 from tests.support.ranks import FORKED
+from tests.support.settings import settings
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
 IMPORTS = """
@@ -302,8 +303,7 @@ def watch_here(folder):
     listening.bind(f"{folder}/ranks")
     listening.listen()
     atexit.register(listening.close)
-    about = {"toggles": {}, "scratch": "", "samples": 1, "ranked": {}, "observers": [], "temporary": folder}
-    rank.listen(about | {"address": f"{folder}/ranks"}, Outputs(folder))
+    rank.listen(settings(scratch=f"{folder}/files", address=f"{folder}/ranks"), Outputs(folder))
 
 
 def test_a_plain_step_makes_few_calls_whatever_is_in_the_model(tmp_path):

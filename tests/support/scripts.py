@@ -19,6 +19,7 @@ import msgspec
 from perfkit import lookup
 from perfkit.additions.referee.behaviour import WITNESS, Behaviour
 from perfkit.additions.scripts import entry, watched
+from tests.support.settings import settings
 
 ROOT = Path(__file__).parents[2]
 _IMPORTED = [
@@ -82,8 +83,8 @@ def _run(words, streams, folder, environment, prepare):
     os.environ.clear()
     os.environ.update(environment)
     if streams[3:]:  # the line to its parent has another number here
-        settings = json.loads(os.environ[entry.VARIABLE]) | {"line": os.dup(streams[3].fileno())}
-        os.environ[entry.VARIABLE] = json.dumps(settings)
+        told = json.loads(os.environ[entry.VARIABLE]) | {"line": os.dup(streams[3].fileno())}
+        os.environ[entry.VARIABLE] = json.dumps(told)
     os.chdir(folder)
     tempfile.tempdir = None
     multiprocessing.current_process()._config.pop("tempdir", None)  # it is the server's
@@ -143,7 +144,7 @@ def _watch():
     """What `entry` does before a script, and once it has imported torch."""
     entry.enter()
     watcher = sys.meta_path.pop(0)
-    lookup.load(watcher._settings["watcher"])(watcher._settings, watcher._outputs)
+    lookup.load(watcher._settings.watcher)(watcher._settings, watcher._outputs)
 
 
 def run(file, prepare=None):
@@ -175,16 +176,7 @@ def _observe(file, steps):
                 sys.exit()
 
     line = os.open(os.devnull, os.O_RDWR)
-    settings = {
-        "toggles": {},
-        "scratch": "",
-        "seed": 0,
-        "loaders": [],
-        "observers": [WITNESS],
-        "program": file.name,
-        "samples": 1,
-        "started": 0.0,
-    }
-    questions = Questions(settings | {"line": line}, Outputs(str(file.parent)))
+    about = settings(program=file.name, observers=[WITNESS], line=line)
+    questions = Questions(about, Outputs(str(file.parent)))
     questions.line.close()  # nobody asks
     questions.subject.set_parts(*questions.subject.parts, Observer())

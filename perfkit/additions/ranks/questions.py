@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import os
 import threading
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,6 +19,7 @@ from perfkit.additions.ranks.messages import Hello
 from perfkit.additions.ranks.rank import Joining
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.questions import Questions
+from perfkit.additions.shared.settings import Settings
 from perfkit.process.failures import explain
 from perfkit.results.schema import Mechanism
 from perfkit.worker.procedure import Procedure
@@ -26,13 +28,13 @@ from perfkit.worker.procedure import Procedure
 class RankQuestions(Questions):
     """Rank 0 is asked at its steps; the others tell what they know at any time, from a thread."""
 
-    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
-        seed = (settings["seed"] + int(os.environ.get("RANK", "0"))) % 2**32  # NumPy takes no larger one
+    def __init__(self, settings: Settings, files: Outputs) -> None:
+        seed = (settings.seed + int(os.environ.get("RANK", "0"))) % 2**32  # NumPy takes no larger one
         line, _ = Pipe()
-        super().__init__(settings | {"seed": seed, "line": os.dup(line.fileno())}, files)
+        super().__init__(replace(settings, seed=seed, line=os.dup(line.fileno())), files)
         self.line.close()  # until this process is rank 0
         self._other: Connection | None = None  # of another rank
-        self._setting = Setting(self._script, settings["ranked"])
+        self._setting = Setting(self._script, settings.ranked)
         hooks.wrap(f"{hooks.ITERATOR}.__init__", self._wait_for_batches)
         for module in (dist, dist.distributed_c10d):
             for name in ("init_process_group", "new_group"):

@@ -26,6 +26,7 @@ from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
+from perfkit.additions.shared.settings import Settings
 from perfkit.process.failures import explain
 
 
@@ -59,7 +60,7 @@ class Joining(Part):
             rank, world = dist.get_rank(), dist.get_world_size()
         sock = socket.socket(socket.AF_UNIX)
         try:
-            sock.connect(self._script.settings["address"])
+            sock.connect(self._script.settings.address)
         except OSError as problem:
             self._leave(*self._asked)
             print(f"perfkit cannot see rank {rank}, because nobody listens here: {problem}", file=sys.stderr)
@@ -77,7 +78,7 @@ class Joining(Part):
         self._script.set_parts(*[part for part in self._script.parts if part not in (self, *others)])
 
 
-def listen(settings: dict[str, Any], files: Outputs) -> RankRecorder:
+def listen(settings: Settings, files: Outputs) -> RankRecorder:
     """Is called in each process of a launch once it has imported torch; those that join are ranks."""
     hooks.check()
     script = Script(settings, files)
@@ -90,14 +91,14 @@ def listen(settings: dict[str, Any], files: Outputs) -> RankRecorder:
         reporter = RankReporter(recorder, hello, line)
         _tell_the_end(reporter)
         if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:  # also where the other threads stand still
-            path = os.path.join(settings["temporary"], f"stacks{hello.rank}")
+            path = os.path.join(os.path.dirname(settings.scratch), f"stacks{hello.rank}")
             faulthandler.register(signal.SIGUSR2, open(path, "w", encoding="utf-8"))  # noqa: SIM115 - kept open
         sys.setswitchinterval(LIMIT.switch_s)
         threading.Thread(target=reporter.attend, name="perfkit", daemon=True).start()
 
     parts = [Loaders(script), Models(script), Updates(script)]
     joining = Joining(script, [recorder.evaluations, recorder], joined)
-    setting = [recorder.setting] if settings["ranked"] else []
+    setting = [recorder.setting] if settings.ranked else []
     script.set_parts(script, *parts, recorder.evaluations, *setting, joining, recorder)
     return recorder
 

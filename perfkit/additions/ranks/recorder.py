@@ -33,7 +33,7 @@ class RankRecorder(Part):
     def __init__(self, script: Script) -> None:
         self.script = script
         self.evaluations = Evaluations(script)
-        self.setting = Setting(script, script.settings["ranked"])
+        self.setting = Setting(script, script.settings.ranked)
         self.sampler = Sampler(self.evaluations.part_now, script.place)
         self.exchange = DdpExchange(script, self.sampler)
         self.rank: int | None = None  # until the process has joined; steps before are not told

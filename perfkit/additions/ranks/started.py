@@ -9,12 +9,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -26,6 +27,7 @@ from perfkit.additions.ranks.patience import HeardRank, Patience
 from perfkit.additions.ranks.switches import THREADS, of_script
 from perfkit.additions.referee.behaviour import BEHAVIOUR, Behaviour
 from perfkit.additions.scripts.watched import TrainsAlone, WatchedScript
+from perfkit.additions.shared.settings import Settings
 from perfkit.errors import InvalidValue, RunFailed, TrainingEnded
 from perfkit.machine import cores
 from perfkit.process import Question
@@ -90,19 +92,17 @@ class StartedRanks(WatchedScript):
     """The processes that a launch has started; the ranks among them come to its meeting."""
 
     launch: RanksLaunch
-    watcher: ClassVar[str]  # what is called in each process once it has imported torch
 
-    def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
         self._meeting = Meeting()
         own = dict(self.launch.settings)
-        settings["toggles"] |= of_script(own)
-        settings["variables"] |= Recipe().replace(**of_script(own)).environment()
+        self.variables |= Recipe().replace(**of_script(own)).environment()
         if THREADS in own:
-            settings["variables"]["OMP_NUM_THREADS"] = str(own[THREADS])
-        more = {"watcher": self.watcher, "address": self._meeting.address, "ranked": own, "everywhere": True}
+            self.variables["OMP_NUM_THREADS"] = str(own[THREADS])
+        toggles = settings.toggles | of_script(own)
         command = [sys.executable, "-P", guardian.__file__, str(self.folder), self._meeting.private.name]
         self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        return self._start_process(settings | more)
+        return self._spawn(replace(settings, toggles=toggles, address=self._meeting.address, ranked=own))
 
     def stop(self) -> None:
         """Ends the whole tree, whoever started what in it; ranks end as soon as nobody listens to them."""
@@ -121,12 +121,12 @@ class ComparedRanks(StartedRanks):
 
     watcher = "perfkit.additions.ranks.questions:RankQuestions"
 
-    def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
         self._others: dict[int, Connection] = {}  # by rank; that of rank 0 is `line`
         self._come = self._world = 0
         self._times_as_many = 1.0  # samples of all ranks, by those of rank 0
         with socket.create_server(("127.0.0.1", 0)) as free:  # both sides of a comparison are there at a time
-            settings["variables"]["PET_MASTER_PORT"] = str(free.getsockname()[1])
+            self.variables["PET_MASTER_PORT"] = str(free.getsockname()[1])
         return super()._begin(settings)
 
     def ask(self, question: str, **arguments: Any) -> Any:
@@ -257,7 +257,7 @@ class WatchedRanks(StartedRanks):
 
     watcher = "perfkit.additions.ranks.rank:listen"
 
-    def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
         self.ranks: dict[int, HeardRank] = {}  # on this node
         self.told: dict[int, State] = {}  # on all nodes
         self.restarts = 0
@@ -376,12 +376,10 @@ class WatchedRanks(StartedRanks):
     def exit_code(self) -> int | None:
         return self._process.poll()
 
-    def problem(
-        self, what: str, remedy: str, stacks: Iterable[str] = (), rank: int | None = None
-    ) -> RunFailed:
+    def problem(self, what: str, remedy: str, more: Iterable[str] = (), rank: int | None = None) -> RunFailed:
         """What went wrong, with the last words of the launch, or of one rank where torch marks them."""
         lines = self.written("err")
         of_rank = [line for line in lines if rank is not None and line.startswith(f"[rank{rank}]:")]
         found = RunFailed(what, remedy)
-        found.output = "\n".join([*stacks, *(of_rank or lines)[-60:]])
+        found.output = "\n".join([*more, *(of_rank or lines)[-60:]])
         return found

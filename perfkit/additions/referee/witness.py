@@ -31,7 +31,7 @@ class Witness(Part):
         self._number = 0  # of the step under way
         self._left_out = 0  # steps that are not kept
         self._samples_left_out = 0  # in these
-        self._random = random.Random(script.settings["seed"])
+        self._random = random.Random(script.settings.seed)
         self._weights_before: dict[str, torch.Tensor] = {}
         self._moved: dict[str, torch.Tensor] = {}
         self._begin_step()

@@ -17,7 +17,7 @@ VARIABLE = "PERFKIT_WATCH"
 
 def enter() -> None:
     """Prepares this process to be watched; what it starts itself is not, but must leave files alone too."""
-    settings = json.loads(os.environ.pop(VARIABLE))
+    told = json.loads(os.environ.pop(VARIABLE))
     paths = os.environ.pop("PYTHONPATH")
     here, _, others = paths.partition(os.pathsep)
     sys.path.remove(here)
@@ -25,20 +25,19 @@ def enter() -> None:
         os.environ["PYTHONPATH"] = others
     if spec := importlib.machinery.PathFinder.find_spec("sitecustomize"):  # the user's own
         _load(spec)
-    _load(importlib.util.spec_from_file_location("perfkit", settings["package"]))
+    _load(importlib.util.spec_from_file_location("perfkit", told["package"]))
     from perfkit.additions.guard import landlock
     from perfkit.additions.guard.outputs import Outputs
+    from perfkit.additions.shared.settings import Settings
 
-    outputs = Outputs(settings["scratch"], settings["is_guarded"], settings["more"])
+    settings = Settings(**told)
+    outputs = Outputs(settings.scratch, settings.is_guarded, settings.more)
     sys.addaudithook(outputs.hook)
-    if settings["is_guarded"]:
-        landlock.restrict([settings["temporary"], *outputs.writable])
-    given = settings
-    if "everywhere" not in settings:
-        given = {name: settings[name] for name in ("package", "scratch", "is_guarded", "more")}
-    if "everywhere" in settings or not settings["is_guarded"]:  # a Python that this one starts comes here
-        os.environ |= {VARIABLE: json.dumps(given), "PYTHONPATH": paths}
-    if "watcher" in settings:
+    if settings.is_guarded:
+        landlock.restrict([os.path.dirname(settings.scratch), *outputs.writable])
+    if settings.address or not settings.is_guarded:  # a Python that this one starts comes here, too
+        os.environ |= {VARIABLE: settings.handed_on().to_json(), "PYTHONPATH": paths}
+    if settings.watcher:
         sys.path[:] = map(outputs.place, sys.path)  # the project may be installed, or on PYTHONPATH
         sys.meta_path.insert(0, _AfterTorch(settings, outputs))
 
@@ -51,7 +50,7 @@ def _load(spec: Any) -> None:
 class _AfterTorch:
     """Loads the watcher once torch is imported."""
 
-    def __init__(self, settings: dict[str, Any], outputs: Any) -> None:
+    def __init__(self, settings: Any, outputs: Any) -> None:
         self._settings, self._outputs = settings, outputs
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -67,7 +66,7 @@ class _AfterTorch:
                 load(module)
                 from perfkit.lookup import load as find
 
-                find(self._settings["watcher"])(self._settings, self._outputs)
+                find(self._settings.watcher)(self._settings, self._outputs)
 
             spec.loader.exec_module = exec_module
         return spec

@@ -37,7 +37,7 @@ class Watch:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._folder = Path(script.settings["scratch"]).parent
+        self._folder = Path(script.settings.scratch).parent
         self._here = Loading()
         self._sampler = Sampler(lambda: script.part, script.place)
         self._looking: contextlib.ExitStack | None = None  # in a worker whose batches are watched
@@ -79,9 +79,13 @@ class Watch:
         """Of this process and of all workers; None if nothing was loaded."""
         files = self._folder.glob("loading-*.json")
         found = [self._here, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
-        total = Loading(lines=merged(line for each in found for line in each.lines))
-        for name in ("batches", "samples", "seconds", "wall_s"):
-            setattr(total, name, sum(getattr(each, name) for each in found))
+        total = Loading(
+            batches=sum(each.batches for each in found),
+            samples=sum(each.samples for each in found),
+            seconds=sum(each.seconds for each in found),
+            wall_s=sum(each.wall_s for each in found),
+            lines=merged(line for each in found for line in each.lines),
+        )
         return total if total.batches else None
 
 
@@ -176,9 +180,9 @@ class Loaders(Part):
         script = self._script
         site = script.call_under_way("loader")
         self._sites.setdefault(id(args[0] if args else kwargs.get("dataset")), site)
-        place = next(([frame.file, frame.line, frame.column] for frame in site.frames), None)
+        place = next(((frame.file, frame.line, frame.column) for frame in site.frames), None)
         changes = {ARGUMENTS[name]: script.toggles[name] for name in ARGUMENTS.keys() & script.toggles.keys()}
-        if not changes or place not in script.settings["loaders"]:
+        if not changes or place not in script.settings.loaders:
             plain(loader, *args, **kwargs)
             return
         if changes.get("num_workers"):
@@ -191,19 +195,15 @@ class Loaders(Part):
             arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
         plain(**arguments)
 
-    def _iterate(self, plain: Any, loader: Any) -> Any:
-        """Makes an iterator, which may start workers, or begins again with one."""
-        part = "evaluation" if self._ledger.is_for_evaluation(_as_seen(loader)) else "start"
-        self._script.fetching_since = self._script.fetching_since or clock()
-        return self._script.do(part, plain, loader)
-
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # The indices are those of the batches that are under way.
         before = getattr(iterator, "_perfkit", None)
         iterator._perfkit = SimpleNamespace(loader=_as_seen(loader), indices=deque(), has_begun=False)
         if before and before.has_begun:  # it goes on with the workers of the epoch before
             iterator._perfkit.loader.__dict__[_KEEPS_WORKERS] = True
-        plain(iterator, loader, *args, **kwargs)
+        part = "evaluation" if self._ledger.is_for_evaluation(iterator._perfkit.loader) else "start"
+        self._script.fetching_since = self._script.fetching_since or clock()
+        self._script.do(part, plain, iterator, loader, *args, **kwargs)
         iterator._perfkit.ended = SimpleNamespace(_workers=getattr(iterator, "_workers", []))
 
     def _end_workers(self, plain: Any, iterator: Any) -> None:
@@ -277,8 +277,7 @@ class Loaders(Part):
 
     def _fetch_samples(self, plain: Any, fetcher: Any, possibly_batched_index: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
-        in_worker = data._utils.worker._worker_info is not None  # where the part is that of its parent
-        if self._script.looked_at.value and (in_worker or self._script.part not in ("evaluation", "start")):
+        if self._script.looked_at.value and self._script.part != "evaluation":
             return self.watch.fetch(plain, fetcher, possibly_batched_index)
         self.watch.end_looking()
         self._looks += 1

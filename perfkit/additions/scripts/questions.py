@@ -26,6 +26,7 @@ from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.settings import Settings
 from perfkit.errors import RunFailed, TrainingEnded, TrainingRaised
 from perfkit.lookup import load
 from perfkit.process import Answer, failures, zygote
@@ -45,10 +46,10 @@ class Ended(Exception):
 class Questions(Procedures, Part):
     """Makes loaders, models and optimizers of this process report; answers from what they have shown."""
 
-    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
+    def __init__(self, settings: Settings, files: Outputs) -> None:
         super().__init__(self._send, clock)
         self.subject = self._script = script = Script(settings, files)
-        self.line = Connection(settings["line"])  # closed after a crash, and in a forked process
+        self.line = Connection(settings.line)  # closed after a crash, and in a forked process
         self._early: list[ScriptStep] = []  # the steps before the first question
         self._job: Procedure | None = None
         self._slices = 0
@@ -57,18 +58,17 @@ class Questions(Procedures, Part):
         except RunFailed as problem:
             self._send(problem)
             os._exit(1)
-        self._program: str = settings["program"]  # it may be one of two that are compared
-        seed = settings["seed"]
-        random.seed(seed)
-        torch.manual_seed(seed)
-        numpy.random.seed(seed)
+        self._program = settings.program  # it may be one of two that are compared
+        random.seed(settings.seed)
+        torch.manual_seed(settings.seed)
+        numpy.random.seed(settings.seed)
         script.set_process()
         self.loaders, self._models = Loaders(script), Models(script)
         hooks.listen(self.loaders, "samples")
         self.inquiry, self.run_account = evidence.Inquiry(script), run_account.RunAccount(script)
         hooks.wrap("torch.save", functools.partial(_save, script))
         own = (self.loaders, self._models, Updates(script), self.inquiry, self.run_account)
-        self.observers: dict[str, Part] = {place: load(place)(script) for place in settings["observers"]}
+        self.observers: dict[str, Part] = {place: load(place)(script) for place in settings.observers}
         script.set_parts(script, *own, *self.observers.values(), self)
         hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
@@ -176,7 +176,7 @@ class Questions(Procedures, Part):
         return False
 
     def account(self) -> messages.Account:
-        return self.run_account.account(self._script.settings["started"], self._script.steps.began_at)
+        return self.run_account.account(self._script.settings.started, self._script.steps.began_at)
 
     def _settings(self) -> dict[str, Any]:
         script = self._script
@@ -229,7 +229,7 @@ class Questions(Procedures, Part):
                 steps[-1].seconds = clock() - self._script.steps.since - known_s
                 self._early = steps
                 self.first_graphs = checks.compile_counters().graphs
-                self._startup_s = self._script.steps.began_at - self._script.settings["started"]
+                self._startup_s = self._script.steps.began_at - self._script.settings.started
                 if safetensors := sys.modules.get("safetensors.torch"):
                     hooks.around(safetensors, "serialize_file", functools.partial(_save, self._script))
                 self._job = self._answers()

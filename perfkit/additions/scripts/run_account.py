@@ -6,6 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 
+import psutil
+
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.messages import Account, StepTime
 from perfkit.additions.scripts.script import Part, Script, ScriptStep
@@ -55,12 +57,15 @@ class RunAccount(Evaluations):
     def __init__(self, script: Script) -> None:
         super().__init__(script)
         self._is_open = True  # from the first step on
+        self._sees_memory = not script.settings.observers  # which is compared from outside
         self._plain = list[StepTime]()
         self._marked = list[ScriptStep]()
         self._more_s = 0.0  # of plain steps that are not kept
         self._epochs = list[int]()
         self._count = 0
         self._imported_at = time.time()
+        self._bytes_before = self._evaluation_bytes = 0
+        self._process = psutil.Process()
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -69,6 +74,14 @@ class RunAccount(Evaluations):
             yield
         finally:
             self._is_open = False
+
+    def on_evaluation(self) -> None:
+        now = self._process.memory_info().rss if self._is_open and self._sees_memory else 0
+        if self._evaluating_since is None:
+            self._bytes_before = now
+        elif now:
+            self._evaluation_bytes = max(self._evaluation_bytes, now - self._bytes_before)
+        super().on_evaluation()
 
     def on_end(self) -> None:
         self.on_training()
@@ -112,6 +125,7 @@ class RunAccount(Evaluations):
             evaluations=sum(bool({"evaluation", "eval()"} & step.marks) for step in marked),
             marked=len(marked),
             compiled=sum("compilation" in step.marks for step in marked),
+            evaluation_bytes=self._evaluation_bytes,
         )
 
 

@@ -22,6 +22,7 @@ from torch import nn
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.scripts.messages import Frame, Site, failed
 from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.settings import Settings
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import FP32_PARTS, View, compiled_graphs, synchronize
 
@@ -144,19 +145,19 @@ class Script(View, Part):
 
     phases = staticmethod(contextlib.nullcontext[None])  # the parts of a step have no names in a profile
 
-    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
+    def __init__(self, settings: Settings, files: Outputs) -> None:
         super().__init__(model=nn.ModuleList())  # those that the script calls itself
-        self.settings, self.files = settings, files
-        self.toggles = settings["toggles"]  # set from outside
+        self.settings = settings = settings.checked()
+        self.files = files
+        self.toggles: dict[str, Any] = settings.toggles  # set from outside
         self.notes: list[str] = []
         self.sites = defaultdict[str, list[Site]](list)  # distinct first calls by role: a GAN has several
         self._looks = Counter[str]()
-        self.steps = StepDetector(functools.partial(self.tell, Part.on_steps), settings["samples"])
+        self.steps = StepDetector(functools.partial(self.tell, Part.on_steps), settings.samples)
         self.parts: tuple[Part, ...] = (self,)
         self._methods = dict[Callable[..., None], list[Callable[..., None]]]()  # by the event
         self.optimizers: list[Any] = []  # have made a step
         self.new_optimizers = 0  # how many were made for weights that another one had trained
-        self.unused_graphs = 0  # steps whose gradients had a graph that nothing went through
         self.backwards = 0
         self.losses: list[torch.Tensor] = []  # roots of the first backward passes
         self.samples_per_step = 0  # of a typical one
@@ -273,7 +274,7 @@ class Script(View, Part):
 
     def place(self, file: str) -> str:
         """Where a file of the mirror is for the user."""
-        return file.removeprefix(self.settings["scratch"])
+        return file.removeprefix(self.settings.scratch)
 
     def note_call(self, role: str) -> None:
         """Keeps the call under way, if it is among the first of its role and at another place."""

@@ -3,7 +3,6 @@
 import contextlib
 import difflib
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import psutil
 
@@ -26,6 +25,7 @@ from perfkit import lookup, machine
 from perfkit.additions.guard import landlock, outputs
 from perfkit.additions.scripts import entry
 from perfkit.additions.scripts.messages import TEXTS, ScriptFacts, failed
+from perfkit.additions.shared.settings import Settings
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.process.child import Conversation, OnProgress, last_lines, share_headers
 from perfkit.process.failures import explain_exit, is_users
@@ -37,7 +37,6 @@ _TABLES = lookup.toml(__package__, "watched")
 _LISTED = 12  # scripts that are named where one is not found: a folder may have thousands
 _ELSEWHERE_S = 15.0  # seconds without a step after which busy processes are looked for
 _BUSY = 0.2  # the part of a core from which on one is busy
-_WATCHER = "perfkit.additions.scripts.questions:Questions"  # is made in its process after torch's import
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
 
 
@@ -117,6 +116,8 @@ class WatchedScript(Conversation):
     Questions are methods of `questions.Questions`; they wait for the script's second step.
     """
 
+    watcher: ClassVar[str] = "perfkit.additions.scripts.questions:Questions"  # see `Settings`
+
     def __init__(
         self,
         launch: Launch,
@@ -135,21 +136,21 @@ class WatchedScript(Conversation):
         self._mirror = os.path.realpath(self.folder / "files")
         sites = known.sites if known else []
         loaders = [site.frames[0] for site in sites if site.frames and site.role == "loader"]
-        settings = {
-            "toggles": dict(toggles or {}),
-            "variables": Recipe().replace(**(toggles or {})).environment(),
-            "loaders": [(frame.file, frame.line, frame.column) for frame in loaders],
-            "samples": known.samples_per_step if known else 1,
-            "observers": list(observers),
-            "program": launch.program,
-            "seed": seed,
-            "package": perfkit.__file__,
-            "scratch": self._mirror,
-            "is_guarded": landlock.is_there(),
-            "temporary": str(self.folder),
-            "more": str(machine.data_folder() / "runs" / "profiles"),
-            "started": time.time(),
-        }
+        settings = Settings(
+            package=perfkit.__file__,
+            scratch=self._mirror,
+            more=str(machine.data_folder() / "runs" / "profiles"),
+            is_guarded=landlock.is_there(),
+            watcher=self.watcher,
+            program=launch.program,
+            started=time.time(),
+            seed=seed,
+            toggles=dict(toggles or {}),
+            samples=known.samples_per_step if known else 1,
+            loaders=[(frame.file, frame.line, frame.column) for frame in loaders],
+            observers=list(observers),
+        )
+        self.variables = Recipe().replace(**settings.toggles).environment()  # that it is started with
         self.on_progress("waiting for its second step")
         self._process = self._begin(settings)
         self.tree = Tree(self._process.pid)
@@ -159,12 +160,11 @@ class WatchedScript(Conversation):
         self._cpu_s: dict[int, float] = {}
         self._look_again_at = time.monotonic()
 
-    def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
         """Starts it, with a line to its process."""
         self.line, theirs = Pipe()
         with theirs:
-            line = theirs.fileno()
-            return self._start_process(settings | {"watcher": _WATCHER, "line": line}, pass_fds=[line])
+            return self._spawn(replace(settings, line=theirs.fileno()))
 
     def ask(self, question: str, **arguments: Any) -> Any:
         if question == "slice" and self.before_slice:
@@ -175,9 +175,7 @@ class WatchedScript(Conversation):
         self.is_training = True
         return answer
 
-    def _start_process(
-        self, settings: dict[str, Any], pass_fds: Sequence[int] = ()
-    ) -> subprocess.Popen[bytes]:
+    def _spawn(self, settings: Settings) -> subprocess.Popen[bytes]:
         arguments, folder = self._mirrored()
         way_in = self.folder / "entry"
         way_in.mkdir()
@@ -188,19 +186,20 @@ class WatchedScript(Conversation):
             "PYTHONHASHSEED": "0",
             **os.environ,
             **_TABLES["quiet"],
-            **settings["variables"],
+            **self.variables,
             "TMPDIR": str(self.folder),
             "PWD": folder,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
-            entry.VARIABLE: json.dumps(settings),
+            entry.VARIABLE: settings.to_json(),
         }
         share_headers(environment)
         out, err = self.folder / "out", self.folder / "err"
         # A file that standard input was redirected to is read by each script from its beginning.
         source = "/dev/stdin" if os.path.isfile("/dev/stdin") else os.devnull
         with open(source, "rb") as given, out.open("wb") as output, err.open("wb") as errors:
-            how: Any = {"cwd": folder, "env": environment, "pass_fds": pass_fds, "start_new_session": True}
+            fds = [settings.line] if settings.line >= 0 else []
+            how: Any = {"cwd": folder, "env": environment, "pass_fds": fds, "start_new_session": True}
             return subprocess.Popen(arguments, stdin=given, stdout=output, stderr=errors, **how)
 
     def _mirrored(self) -> tuple[list[str], str]:

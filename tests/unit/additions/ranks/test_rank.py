@@ -7,6 +7,7 @@ import torch
 
 from perfkit.additions.ranks.rank import Joining
 from perfkit.additions.scripts.script import Script
+from tests.support.settings import settings
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def joining(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.distributed.init_process_group", lambda: None)
     monkeypatch.setattr("torch.distributed.distributed_c10d.init_process_group", lambda: None)
     trains, notes = SimpleNamespace(), SimpleNamespace(steps=[])
-    script = Script({"toggles": {}, "samples": 1, "address": str(tmp_path / "ranks")}, None)
+    script = Script(settings(address=str(tmp_path / "ranks")), None)
     script.set_parts(trains, notes)
     joined = []
     joining = Joining(script, [notes], lambda *how: joined.append(how))

@@ -36,6 +36,7 @@ from perfkit.studies import planning
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sides import Side
 from perfkit.studies.sources import Progress
+from tests.support.settings import settings
 
 STEPS = 20
 PLAIN = Behaviour(
@@ -455,8 +456,7 @@ def test_sides_of_one_script_are_headed_by_what_they_are_and_two_files_are_a_and
 
 
 def witness_of_a_script():
-    settings = {"toggles": {}, "scratch": "", "samples": 1, "seed": 0, "observers": []}
-    return Witness(Script(settings, None))
+    return Witness(Script(settings(), None))
 
 
 def behaviour_of(steps, trained=16):

@@ -12,11 +12,12 @@ from perfkit.additions.scripts.questions import Ended, Questions
 from perfkit.additions.scripts.script import Part, Script
 from perfkit.additions.scripts.training import Models
 from perfkit.worker.messages import TimedSteps
+from tests.support.settings import settings
 
 
 @pytest.fixture
 def script():
-    return Script({"toggles": {"amp": "bf16"}, "scratch": "", "samples": 1, "seed": 0}, None)
+    return Script(settings(toggles={"amp": "bf16"}), None)
 
 
 def test_no_graph_is_walked_in_steps_that_are_timed(script, monkeypatch):

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch.utils import data
 
-from perfkit.additions.scripts import hooks, loaders
+from perfkit.additions.scripts import loaders
 from perfkit.additions.scripts import script as script_module
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.loaders import Watch
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.shared.lines import Spot
+from tests.support.settings import settings
 
 READ = Spot("/home/me/data.py", 7, "Rows.__getitem__")
 LOOP = Spot("/home/me/train.py", 40, "main")
@@ -40,8 +41,8 @@ def script(tmp_path, monkeypatch):
     """In a loader worker."""
     monkeypatch.setattr(loaders, "Sampler", Looking)
     monkeypatch.setattr(data._utils.worker, "_worker_info", object())
-    settings = {"toggles": {}, "scratch": str(tmp_path / "files"), "samples": 1}
-    return Script(settings, SimpleNamespace(ignored=contextlib.nullcontext))
+    about = settings(scratch=str(tmp_path / "files"))
+    return Script(about, SimpleNamespace(ignored=contextlib.nullcontext))
 
 
 def fetch(watch, times):
@@ -80,7 +81,7 @@ def test_lines_of_loading_are_those_of_fetches_in_all_workers(script, tmp_path):
     ],
 )
 def test_samples_of_a_batch_are_those_that_the_sampler_has_asked_for(indices, shape, samples, monkeypatch):
-    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    script = Script(settings(), None)
     script.steps.begin()
     watching = loaders.Loaders.__new__(loaders.Loaders)
     watching._script, watching._ledger, watching._is_fetching = script, BatchLedger(), False
@@ -90,42 +91,11 @@ def test_samples_of_a_batch_are_those_that_the_sampler_has_asked_for(indices, sh
     assert fetched.samples == samples
 
 
-def loaders_of(script):
-    known = loaders.Loaders.__new__(loaders.Loaders)
-    known._script, known._ledger, known._looks = script, BatchLedger(), 99
-    return known
-
-
-def test_workers_are_started_in_the_start_of_an_epoch():
-    """Half of that time was said to be a line between steps, `for x in loader:`."""
-    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
-    method = hooks.TABLES["listeners"]["loaders"]["torch.utils.data.DataLoader.__iter__"]
-    parts = []
-    getattr(loaders_of(script), method)(lambda loader: parts.append(script.part), data.DataLoader([1]))
-    assert parts == ["start"]
-
-
-@pytest.mark.parametrize(("part", "in_worker", "is_watched"), [
-    ("start", False, False), ("waiting", False, True), ("start", True, True), ("evaluation", False, False),
-])  # fmt: skip
-def test_what_a_data_set_does_before_its_first_batch_is_the_start_of_an_epoch(
-    part, in_worker, is_watched, monkeypatch
-):
-    """In a worker the part is that of its parent when that started it."""
-    monkeypatch.setattr(data._utils.worker, "_worker_info", object() if in_worker else None)
-    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
-    script.part, script.looked_at.value = part, True
-    known, watched = loaders_of(script), []
-    known.watch = SimpleNamespace(fetch=lambda *given: watched.append(given), end_looking=lambda: None)
-    known._fetch_samples(lambda fetcher, indices: None, SimpleNamespace(), [1])
-    assert bool(watched) == is_watched
-
-
 def test_a_worker_sees_that_steps_are_looked_at_and_waits_for_no_device(monkeypatch):
     """One that is forked meanwhile must not touch a GPU, which only its parent may use."""
     waits = []
     monkeypatch.setattr(script_module, "synchronize", waits.append)
-    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    script = Script(settings(), None)
     ours, theirs = multiprocessing.Pipe()
     script.looked_at.value = True
     child = os.fork()

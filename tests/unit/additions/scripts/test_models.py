@@ -8,6 +8,7 @@ from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Part, Script
 from perfkit.additions.scripts.training import Models
+from tests.support.settings import settings
 
 ROWS = torch.ones(4, 2)
 
@@ -27,7 +28,7 @@ def script(monkeypatch):
     """One whose models are seen, while its backward passes are torch's own."""
     monkeypatch.setattr(hooks, "listen", lambda part, name: None)
     monkeypatch.setattr(nn.Module, "_compiled_call_impl", None)
-    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    script = Script(settings(), None)
     script.seen = Steps()
     script.set_parts(script, Models(script), script.seen)
     return script
@@ -93,7 +94,6 @@ def test_acting_without_gradients_between_steps_is_no_evaluation(script):
 def test_an_evaluation_may_call_a_model_by_other_names_than_forward(script, evaluates):
     """Acting with a model that trains on is none."""
     model = nn.Linear(2, 2)
-    script.settings["observers"] = []
     script.set_parts(*script.parts, RunAccount(script))
     models = script.parts[1]
     train(script, lambda: model(ROWS).sum())

@@ -8,11 +8,12 @@ import pytest
 from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, STEPS
 from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import ScriptStep
+from tests.support.settings import settings
 
 
 def account(*steps):
     script = SimpleNamespace(
-        settings={"observers": []},
+        settings=settings(),
         looked_at=SimpleNamespace(value=False),
         steps=SimpleNamespace(count=0, now=ScriptStep()),
         sites=defaultdict(list),

@@ -13,6 +13,7 @@ from perfkit.additions.scripts.script import Script, ScriptStep, StepDetector
 from perfkit.additions.scripts.training import Updates
 from perfkit.additions.shared.tensors import size, tensors
 from perfkit.recipe import switches
+from tests.support.settings import settings
 
 
 class Seen:
@@ -60,7 +61,7 @@ def seen(known, role):
 
 
 def test_the_exact_expressions_of_the_user_s_calls():
-    known = Script({"toggles": {}, "scratch": "/nowhere", "samples": 1}, None)
+    known = Script(settings(scratch="/nowhere"), None)
     (seen(known, "optimizer"), seen(known, "optimizer"))
     (site,) = known.sites["optimizer"]
     assert (site.role, site.library) == ("optimizer", "")
@@ -74,7 +75,7 @@ def test_the_exact_expressions_of_the_user_s_calls():
 def test_what_a_closure_does_is_code_of_the_script_and_not_the_optimizer_s(by_name, monkeypatch):
     """Lightning trains in closures: its `training_step` is all of the script's own code."""
     updates = Updates.__new__(Updates)
-    updates._script = known = Script({"toggles": {}, "scratch": "/nowhere", "samples": 1}, None)
+    updates._script = known = Script(settings(scratch="/nowhere"), None)
     updates._optimizers, updates._ended_at = {}, 0.0
     updates._last = None, None
     now, parts = [100.0], []
@@ -119,7 +120,7 @@ def test_copies_do_not_wait_once_that_is_set_or_where_the_script_says_so(argumen
     asked = []
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: asked.append(tensor) or True)
     batch, loaders = torch.zeros(2), Loaders.__new__(Loaders)
-    loaders._script = known = Script({"toggles": {"non_blocking": True}, "scratch": "", "samples": 1}, None)
+    loaders._script = known = Script(settings(toggles={"non_blocking": True}), None)
     loaders._batch_ids, made = {id(batch)}, []
     loaders._copy(lambda *to, **how: made.append((to, how)), batch, *arguments)
     assert known.non_blocking()[0]
@@ -131,7 +132,7 @@ def test_copies_do_not_wait_once_that_is_set_or_where_the_script_says_so(argumen
 
 def test_a_batch_that_the_loader_could_not_pin_is_not_called_pinned(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    known = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    known = Script(settings(), None)
     known.loader = SimpleNamespace(pin_memory=True)
     assert known.pin_memory()[0], "as the loader says, until a batch was seen"
     known.are_pinned = False
@@ -139,7 +140,7 @@ def test_a_batch_that_the_loader_could_not_pin_is_not_called_pinned(monkeypatch)
 
 
 def test_a_model_on_several_gpus_is_said_to_be_timed_on_one(monkeypatch):
-    known = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    known = Script(settings(), None)
     for gpus, notes in (("0", 0), ("01", 1)):
         on = [SimpleNamespace(is_cuda=True, device=f"cuda:{number}") for number in gpus]
         monkeypatch.setattr(known, "parameters", lambda on=on: on)
