@@ -33,8 +33,8 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     def samples_per_s(self) -> Estimate | None:
         """Throughput: the geometric mean of the rounds, weighted by how clean each was, with a 95% interval.
 
-        The ratio of two runs is the ratio of these values. So for a run that was not measured in the same
-        rounds as the baseline, it is the baseline's rate times the ratio to the baseline.
+        The ratio of two runs is the ratio of these values. So that of a run that is compared with the
+        baseline is the baseline's times the ratio.
         """
         rates = np.array(self.raw.block_samples_per_s)
         if self.status != "ok" or not rates.size:
@@ -142,13 +142,8 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         return steps[np.repeat(undisturbed(self.raw.disturbed, len(blocks)), blocks)]
 
 
-def rated(run: Run, first: Run) -> Run:
-    """A run that was measured with `first`. If it has different rounds, its rate follows from the ratio."""
-    return run if run.raw.sizes == first.raw.sizes else with_rate_of(run, first)
-
-
 def with_rate_of(run: Run, base: Run) -> Run:
-    """A run whose rate is that of `base` times its ratio, because it was measured in other rounds."""
+    """A run whose rate is that of `base` times its ratio, for which other rounds may count."""
     rate = base.samples_per_s
     return msgspec.structs.replace(run, reference_samples_per_s=rate.value if rate else None)
 

@@ -12,7 +12,7 @@ from msgspec import structs
 from perfkit.ladder.catalogue import DEAR, KEPT, SO_FAR, TOGETHER, Stage, StopRule, groups
 from perfkit.recipe import Recipe
 from perfkit.results import Decision, Pairing, Rounds, Run, RunStore, keep, stats
-from perfkit.results.run import continued, rated, with_rate_of
+from perfkit.results.run import continued, with_rate_of
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Session, Source, Study
 
@@ -57,7 +57,7 @@ def with_earlier(runs: Sequence[Run], earlier: Sequence[Run]) -> list[Run]:
         if before and run.status == "cancelled":
             return list(earlier)
         whole = continued(before, run) if before and run.status == "ok" else run
-        joined.append(rated(whole, joined[0]) if joined else whole)
+        joined.append(with_rate_of(whole, joined[0]) if joined else whole)
     return joined
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS, Stage, StopRule
 from perfkit.recipe import Value, parse_settings
-from perfkit.results import Comparison, Run, RunStore, continued, keep, rated, stats, warning_store
+from perfkit.results import Comparison, Run, RunStore, continued, keep, stats, warning_store, with_rate_of
 from perfkit.rules import joined
 from perfkit.studies import planning, staging
 from perfkit.studies.sources import Plan, Progress, Source, Study
@@ -77,7 +77,7 @@ def compared(pair: Sequence[Run], store: RunStore | None, earlier: Comparison | 
     a, b = pair
     if earlier:
         a = continued(earlier.a, a)
-        b = rated(continued(earlier.b, b), a)
+        b = with_rate_of(continued(earlier.b, b), a)
     keep(store, a, b)
     pairing = b.pairing("previous")
     assert pairing, "every side of a measurement is compared with the first one"

@@ -12,7 +12,7 @@ from msgspec import structs, to_builtins
 from perfkit import machine
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
-from perfkit.results import AGAIN, Pairing, Raw, Role, Run, rated
+from perfkit.results import AGAIN, Pairing, Raw, Role, Run, with_rate_of
 from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Description, TimedSteps, Trained
@@ -71,9 +71,9 @@ class Record:
         self._begun = {side: begun(session_id, side.stage, plan, description) for side in measured.sides}
 
     def runs(self) -> list[Run]:
-        """A run for each side, in their order; where one has fewer rounds, its rate is by its ratio."""
-        runs = [self._run(side) for side in self._measured.sides]
-        return [rated(run, runs[0]) for run in runs]
+        """A run for each side, in their order; the rate of all but the first is by its ratio to that."""
+        first, *others = [self._run(side) for side in self._measured.sides]
+        return [first, *(with_rate_of(run, first) for run in others)]
 
     def _run(self, side: Side) -> Run:
         run = self._begun[side]
@@ -134,7 +134,7 @@ def _raw(side: Side, parts: list[list[Round]]) -> Raw:
         further_warmup_s=[each.step_s for each in further],
         block_samples_per_s=[each.samples_per_s for each in slices],
         block_steps=[len(each.step_s) for each in slices],
-        disturbed=[each.disturbed for each in rounds],
+        disturbed=[each.disturbed() for each in rounds],
         incarnations=[len(part) for part in parts],
         ceiling_samples_per_s=[each.samples_per_s for each in side.on_cached_batch],
         gpu_utilization_nvml=side.gpu_utilization,

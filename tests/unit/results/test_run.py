@@ -10,7 +10,7 @@ from perfkit.errors import StoreError
 from perfkit.results.comparison import Comparison
 from perfkit.results.documents import document, read
 from perfkit.results.rounds import Pairing, Rounds, pooled
-from perfkit.results.run import Run, continued, rated
+from perfkit.results.run import Run, continued, with_rate_of
 from perfkit.results.schema import Mechanism, Raw, Simulated
 from perfkit.results.stats import Spread
 
@@ -47,9 +47,9 @@ def test_no_raw_value_is_lost_where_further_rounds_follow():
 def test_pooled_rates_divide_to_their_ratio_where_one_run_took_part_in_fewer_rounds():
     plain = run(raw=Raw(block_samples_per_s=[50.0, 50.0, 80.0, 80.0], incarnations=[2, 2]))
     few = Raw(block_samples_per_s=[100.0, 100.0], incarnations=[2])
-    faster = rated(run("r1", raw=few, pairings=[pairing([100.0] * 2, [50.0] * 2, role="baseline")]), plain)
+    compared = run("r1", raw=few, pairings=[pairing([100.0] * 2, [50.0] * 2, role="baseline")])
+    faster = with_rate_of(compared, plain)
     assert faster.samples_per_s.value / plain.samples_per_s.value == pytest.approx(2.0)
-    assert rated(plain, plain) is plain
 
 
 def decode(text):

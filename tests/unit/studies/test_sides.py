@@ -99,6 +99,18 @@ def test_rates_agree_with_the_ratio_in_a_disturbed_room_of_several_incarnations(
     assert second.speedup("baseline").ratio == pytest.approx(ratio, rel=1e-12)
 
 
+def test_what_others_took_in_the_slices_of_a_third_side_is_nothing_to_the_ratio_of_two(machine, where):
+    def taken():
+        child = machine.children[machine.slices()[-1]]
+        return 0.4 if machine.batch_of(child) == 32 else 0.0
+
+    machine.taken = taken
+    first, second, third = measure(where, THREE, rounds=5)
+    assert set(second.pairing("baseline").disturbed) == {0.0}
+    assert set(third.pairing("baseline").disturbed) == {0.4}
+    assert set(first.raw.disturbed) == {0.4}, "as far as it is one room"
+
+
 def test_processes_are_renewed_while_there_is_time_and_each_incarnation_starts_anew(machine, where):
     noise = np.random.default_rng(0)
     plain = machine.rate
