@@ -167,9 +167,9 @@ def _observe(file, steps):
     from perfkit.additions.guard.outputs import Outputs
     from perfkit.additions.referee.witness import behaviour as behaviour_of
     from perfkit.additions.scripts.questions import Questions
-    from perfkit.additions.scripts.script import Part
+    from perfkit.additions.scripts.script import Callback
 
-    class Observer(Part):
+    class Observer(Callback):
         def on_steps(self, ended):
             if questions.subject.steps.count >= steps:
                 file.with_suffix(".json").write_bytes(msgspec.json.encode(behaviour_of(questions)))
@@ -179,4 +179,4 @@ def _observe(file, steps):
     about = settings(program=file.name, observers=[WITNESS], line=line)
     questions = Questions(about, Outputs(str(file.parent)))
     questions.line.close()  # nobody asks
-    questions.subject.set_parts(*questions.subject.parts, Observer())
+    questions.subject.set_callbacks(*questions.subject.callbacks, Observer())

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from perfkit.additions.ranks.messages import LIMIT, Ddp
 from perfkit.additions.ranks.switches import FLAGS, GRADIENTS, NO_SYNC, OF_DDP, THREADS
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.lines import Sampler
 from perfkit.results.schema import Mechanism
@@ -24,8 +24,8 @@ NEVER = 1 << 30  # of so many passes, torch times one
 _HOOK = "_compress_hook"  # of `default_hooks`, after the type
 
 
-class Setting(Part):
-    """Sets the switches that are wanted on this rank, and proves them; a part of the script."""
+class Setting(Callback):
+    """Sets the switches that are wanted on this rank, and proves them."""
 
     def __init__(self, script: Script, wanted: dict[str, Any]) -> None:
         self._script = script

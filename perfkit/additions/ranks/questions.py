@@ -40,7 +40,8 @@ class RankQuestions(Questions):
             for name in ("init_process_group", "new_group"):
                 hooks.around(module, name, self._wait_for_ranks)
         joining = Joining(self._script, [self.run_account, *self.observers.values()], self._joined)
-        self._script.set_parts(self._setting, joining, *self._script.parts)  # the last waits for questions
+        # The last one waits for questions.
+        self._script.set_callbacks(self._setting, joining, *self._script.callbacks)
 
     def _joined(self, hello: Hello, line: Connection) -> None:
         os.register_at_fork(after_in_child=line.close)

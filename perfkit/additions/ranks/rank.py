@@ -24,18 +24,18 @@ from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.ranks.reporter import RankReporter
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
-from perfkit.additions.scripts.script import Part, Script, ScriptStep
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.shared.settings import Settings
 from perfkit.process.failures import explain
 
 
-class Joining(Part):
+class Joining(Callback):
     """Makes this process a rank once the script has made the group of all ranks, or trains without one."""
 
     def __init__(self, script: Script, asked: list[Any], joined: Callable[[Hello, Connection], None]) -> None:
         self._script = script
-        self._asked = asked  # parts that note nothing where nobody listens, as on another machine
+        self._asked = asked  # callbacks that note nothing where nobody listens, as on another machine
         self._joined = joined
         self._is_needed = True
         for module in (dist, dist.distributed_c10d):
@@ -74,8 +74,8 @@ class Joining(Part):
         line.send_bytes(msgspec.json.encode(hello))
         self._joined(hello, line)
 
-    def _leave(self, *others: Part) -> None:
-        self._script.set_parts(*[part for part in self._script.parts if part not in (self, *others)])
+    def _leave(self, *others: Callback) -> None:
+        self._script.set_callbacks(*[each for each in self._script.callbacks if each not in (self, *others)])
 
 
 def listen(settings: Settings, files: Outputs) -> RankRecorder:
@@ -96,10 +96,10 @@ def listen(settings: Settings, files: Outputs) -> RankRecorder:
         sys.setswitchinterval(LIMIT.switch_s)
         threading.Thread(target=reporter.attend, name="perfkit", daemon=True).start()
 
-    parts = [Loaders(script), Models(script), Updates(script)]
+    usual = [Loaders(script), Models(script), Updates(script)]
     joining = Joining(script, [recorder.evaluations, recorder], joined)
     setting = [recorder.setting] if settings.ranked else []
-    script.set_parts(script, *parts, recorder.evaluations, *setting, joining, recorder)
+    script.set_callbacks(script, *usual, recorder.evaluations, *setting, joining, recorder)
     return recorder
 
 

@@ -18,7 +18,7 @@ from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfRank, State, StepOfRank
 from perfkit.additions.scripts import hooks, messages
 from perfkit.additions.scripts.run_account import Evaluations
-from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.lines import Sampler
 from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
@@ -27,8 +27,8 @@ from perfkit.worker.checks import facts
 _KNOW_RANKS = ("num_replicas", "num_processes", "world_size")  # attributes of samplers that divide their rows
 
 
-class RankRecorder(Part):
-    """A part of the script that notes what it does. Only the thread that trains changes what is noted."""
+class RankRecorder(Callback):
+    """Notes what the script does. Only the thread that trains changes what is noted."""
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -11,12 +11,12 @@ from msgspec import structs
 from perfkit.additions.referee.behaviour import LIMIT, MOVES_AFTER, PER_STEP, WITNESS, Behaviour, is_kept
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import COMPILING, START
-from perfkit.additions.scripts.script import Part, Script, ScriptStep
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.shared.tensors import first_tensor, graph
 from perfkit.worker.checks import dtype_name
 
 
-class Witness(Part):
+class Witness(Callback):
     """Notes what each step did. Checksums stay on the device until they are asked for, so nothing waits."""
 
     def __init__(self, script: Script) -> None:

@@ -21,7 +21,7 @@ from torch import nn
 from perfkit.additions.scripts import hooks, messages, run_account
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
-from perfkit.additions.scripts.script import Part, Script, ScriptStep, is_capturing
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, Times, lines, places
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors
@@ -35,8 +35,8 @@ LIMIT = limits("evidence")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
 
 
-class Inquiry(Part):
-    """Notes what is asked for later; a part of the script."""
+class Inquiry(Callback):
+    """Notes what is asked for later."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -276,7 +276,7 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, An
 
 def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:
     """Seconds of the passes that functions of the user's took as hooks of a module, by the line."""
-    held = [getattr(part, kind) for part in script.modules() for kind in _HOOKS]
+    held = [getattr(module, kind) for module in script.modules() for kind in _HOOKS]
     codes = [getattr(hook, "__code__", None) for hooks_of_part in held for hook in hooks_of_part.values()]
     functions = {(users(code.co_filename), code.co_qualname) for code in codes if code}
     seconds = defaultdict[str, float](float)
@@ -296,7 +296,7 @@ def _memory_for(device: torch.device) -> int:
 
 def _rows(script: Script) -> Rows | None:
     kinds = nn.Embedding | nn.EmbeddingBag
-    dense = {id(part.weight) for part in script.modules() if isinstance(part, kinds) and not part.sparse}
+    dense = {id(each.weight) for each in script.modules() if isinstance(each, kinds) and not each.sparse}
     named = [(name, weight) for model in script.model for name, weight in model.named_parameters()]
     tables = [(name, each.grad) for name, each in named if id(each) in dense and each.grad is not None]
     if not tables:

@@ -40,7 +40,7 @@ def _problems() -> Iterator[str]:
 
 
 def _names(code: CodeType) -> set[str]:
-    inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
+    inner = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
     return {*code.co_names}.union(*inner)
 
 
@@ -66,10 +66,10 @@ def wrap(place: str, function: Callable[..., Any]) -> None:
     around(resolve_name(holder), name, function)
 
 
-def listen(part: Any, name: str) -> None:
-    """Wraps what a part of the script listens to, by those of its methods that `hooks.toml` names."""
+def listen(callback: Any, name: str) -> None:
+    """Wraps what a callback listens to, by those of its methods that `hooks.toml` names."""
     for place, method in TABLES["listeners"][name].items():
-        wrap(place, getattr(part, method))
+        wrap(place, getattr(callback, method))
 
 
 class ModuleCalls:

@@ -22,7 +22,7 @@ from torch.utils import data
 
 from perfkit.additions.scripts import batches, hooks
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
-from perfkit.additions.scripts.script import MOST_LOOKS, Part, Script
+from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, lines, merged
 from perfkit.additions.shared.tensors import attributes, size, tensors
@@ -161,7 +161,7 @@ _SEEN, _KEEPS_WORKERS = "_perfkit_seen", "_perfkit_keeps_workers"  # what is not
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 
 
-class Loaders(Part):
+class Loaders(Callback):
     """The `DataLoader`s of a script, and what is known of each."""
 
     def __init__(self, script: Script) -> None:
@@ -243,9 +243,9 @@ class Loaders(Part):
         samples = count if count and indices[0] is not None else size(batch, count)
         self._ledger.fetch(epoch.loader, samples, is_first)
         if is_first:
-            script.tell(Part.on_epoch, epoch.loader, indices)
+            script.tell(Callback.on_epoch, epoch.loader, indices)
         if not torch.is_grad_enabled():
-            script.tell(Part.on_evaluation)
+            script.tell(Callback.on_evaluation)
         if not is_evaluating:
             script.iterator = epoch.ended
             if script.steps.are_first and script.loader_pins:

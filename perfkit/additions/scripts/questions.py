@@ -23,7 +23,7 @@ from torch.utils import data
 from perfkit.additions.guard.outputs import Outputs, Write
 from perfkit.additions.scripts import evidence, hooks, messages, run_account
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
-from perfkit.additions.scripts.script import Part, Script, ScriptStep
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.settings import Settings
@@ -43,7 +43,7 @@ class Ended(Exception):
     """The script has come to its end while a question was answered."""
 
 
-class Questions(Procedures, Part):
+class Questions(Procedures, Callback):
     """Makes loaders, models and optimizers of this process report; answers from what they have shown."""
 
     def __init__(self, settings: Settings, files: Outputs) -> None:
@@ -68,8 +68,8 @@ class Questions(Procedures, Part):
         self.inquiry, self.run_account = evidence.Inquiry(script), run_account.RunAccount(script)
         hooks.wrap("torch.save", functools.partial(_save, script))
         own = (self.loaders, self._models, Updates(script), self.inquiry, self.run_account)
-        self.observers: dict[str, Part] = {place: load(place)(script) for place in settings.observers}
-        script.set_parts(script, *own, *self.observers.values(), self)
+        self.observers: dict[str, Callback] = {place: load(place)(script) for place in settings.observers}
+        script.set_callbacks(script, *own, *self.observers.values(), self)
         hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
         if sys.platform == "linux":  # also while they are suspended
@@ -138,7 +138,7 @@ class Questions(Procedures, Part):
             loader="" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
             step_is=script.step_in_words(),
             samples_per_step=script.samples_per_step,
-            convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in script.modules()),
+            convolves=any(isinstance(module, nn.modules.conv._ConvNd) for module in script.modules()),
             settings=self._settings(),
             refused=self._why_not(),
             sites=[site for sites in script.sites.values() for site in sites],
@@ -283,7 +283,7 @@ class Questions(Procedures, Part):
         if self._job is None:
             self._send(messages.failed("no_steps", program=self._program, backwards=self._script.backwards))
             return
-        self._script.tell(Part.on_end)
+        self._script.tell(Callback.on_end)
         while True:
             self._job.throw(Ended())
 

@@ -10,14 +10,14 @@ import psutil
 
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.messages import Account, StepTime
-from perfkit.additions.scripts.script import Part, Script, ScriptStep
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.shared.clock import clock
 
 _KEPT = 4000  # plain steps of which each time is kept
 
 
-class Evaluations(Part):
-    """Knows whether the script evaluates; a part of it, which has nothing to do in a plain step."""
+class Evaluations(Callback):
+    """Knows whether the script evaluates; it has nothing to do in a plain step."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -52,7 +52,7 @@ class Evaluations(Part):
 
 
 class RunAccount(Evaluations):
-    """Adds up the steps of a script while little but their time is looked at; a part of it."""
+    """Adds up the steps of a script while little but their time is looked at."""
 
     def __init__(self, script: Script) -> None:
         super().__init__(script)

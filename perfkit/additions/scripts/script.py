@@ -1,4 +1,4 @@
-"""The script of this process: what it shows of itself, its steps, and what its parts tell each other."""
+"""The script of this process: what it shows of itself, its steps, and who is called when it does what."""
 
 import contextlib
 import copy
@@ -120,8 +120,8 @@ class StepDetector:
         self.trainer = threading.get_ident()
 
 
-class Part:
-    """A part of a script: these methods are called in the main thread, and a part has those that it needs."""
+class Callback:
+    """Methods that are called as the script goes on, in its main thread; a callback has those it needs."""
 
     def on_epoch(self, loader: Any, indices: Any) -> None: ...  # the first batch of one has been loaded
     def on_evaluation(self) -> None: ...  # a model that does not train is called, or a batch has no gradients
@@ -140,8 +140,8 @@ def is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-class Script(View, Part):
-    """What is known of the script, as its parts see it: a subject of `Procedures`."""
+class Script(View, Callback):
+    """What is known of the script, as its callbacks see it: a subject of `Procedures`."""
 
     phases = staticmethod(contextlib.nullcontext[None])  # the parts of a step have no names in a profile
 
@@ -153,8 +153,8 @@ class Script(View, Part):
         self.notes: list[str] = []
         self.sites = defaultdict[str, list[Site]](list)  # distinct first calls by role: a GAN has several
         self._looks = Counter[str]()
-        self.steps = StepDetector(functools.partial(self.tell, Part.on_steps), settings.samples)
-        self.parts: tuple[Part, ...] = (self,)
+        self.steps = StepDetector(functools.partial(self.tell, Callback.on_steps), settings.samples)
+        self.callbacks: tuple[Callback, ...] = (self,)
         self._methods = dict[Callable[..., None], list[Callable[..., None]]]()  # by the event
         self.optimizers: list[Any] = []  # have made a step
         self.new_optimizers = 0  # how many were made for weights that another one had trained
@@ -172,16 +172,16 @@ class Script(View, Part):
         self._seen: list[ScriptStep] = []
         self._graphs = 0
 
-    def set_parts(self, *parts: Part) -> None:
+    def set_callbacks(self, *callbacks: Callback) -> None:
         """Has these told what happens, in this order."""
-        self.parts = parts
+        self.callbacks = callbacks
         self._methods.clear()
 
     def tell(self, event: Callable[..., None], *about: Any) -> None:
-        """Calls this method of `Part` at each part that has its own."""
+        """Calls this method of `Callback` at each one that has its own."""
         if event not in self._methods:
-            having = [part for part in self.parts if getattr(type(part), event.__name__) is not event]
-            self._methods[event] = [getattr(part, event.__name__) for part in having]
+            having = [each for each in self.callbacks if getattr(type(each), event.__name__) is not event]
+            self._methods[event] = [getattr(each, event.__name__) for each in having]
         for method in self._methods[event]:
             method(*about)
 
@@ -209,7 +209,7 @@ class Script(View, Part):
         self.fetching_since = None
         if self.is_between:
             self.is_between = False
-            self.tell(Part.on_training)
+            self.tell(Callback.on_training)
         self.steps.begin()
 
     def note(self, text: str) -> None:

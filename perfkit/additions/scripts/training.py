@@ -14,14 +14,14 @@ from torch.utils._pytree import tree_map
 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import OWN, failed, limits
-from perfkit.additions.scripts.script import MOST_LOOKS, Part, Script, is_capturing
+from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, is_capturing
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.tensors import attributes, first_tensor, samples, tensors
 
 LIMIT = limits("training")
 
 
-class Models(Part):
+class Models(Callback):
     """The modules that a script calls itself, which the first steps show; what they call is left alone."""
 
     def __init__(self, script: Script) -> None:
@@ -54,7 +54,7 @@ class Models(Part):
                 if self._trains(module):
                     call = self._adopt(module)
                 else:
-                    script.tell(Part.on_evaluation)
+                    script.tell(Callback.on_evaluation)
                     call = functools.partial(self._followed, module, call)
             return call(*args, **kwargs)
 
@@ -84,7 +84,7 @@ class Models(Part):
 
     def _set_mode(self, plain: Any, model: Any, mode: bool = True) -> Any:
         if hooks.CALL in model.__dict__:  # one that the script calls; layers are set one by one
-            self._script.tell(Part.on_mode, mode)
+            self._script.tell(Callback.on_mode, mode)
         return plain(model, mode)
 
     def _enter_autocast(self, plain: Any, autocast: Any) -> Any:
@@ -106,7 +106,7 @@ class Models(Part):
         output = script.do("forward", call, *args, **kwargs)
         given = first_tensor(args or kwargs)
         if not self._fed:
-            script.tell(Part.on_input, args or kwargs)
+            script.tell(Callback.on_input, args or kwargs)
             if given is not None:
                 steps.now.elements += given.numel()
         self._fed = max(self._fed, samples(given, self._batch))
@@ -118,7 +118,7 @@ class Models(Part):
 
     def _evaluated(self, model: nn.Module, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script
-        script.tell(Part.on_evaluation)
+        script.tell(Callback.on_evaluation)
         script.note_call("evaluation with gradients" if torch.is_grad_enabled() else "evaluation")
         output = script.do("evaluation", self._followed, model, call, *args, **kwargs)
         if not model.training:
@@ -181,7 +181,7 @@ def _in_32_bits(value: Any) -> Any:
     return value
 
 
-class Updates(Part):
+class Updates(Callback):
     """What changes the weights: backward passes, and the steps of optimizers."""
 
     def __init__(self, script: Script) -> None:
@@ -200,12 +200,12 @@ class Updates(Part):
         script.begin_pass()
         retains = args[1:2] == (True,) or bool(kwargs.get("retain_graph"))
         makes_graph = args[2:3] == (True,) or bool(kwargs.get("create_graph"))
-        script.tell(Part.on_graph, tensors, retains or makes_graph)
+        script.tell(Callback.on_graph, tensors, retains or makes_graph)
         if retains and not makes_graph:  # a graph of gradients has the one before it as a part
             script.note_call("retain_graph")
         if steps.in_backward:  # of a part that is computed again
             return plain(tensors, *args, **kwargs)
-        script.tell(Part.on_backward)
+        script.tell(Callback.on_backward)
         if steps.count < MOST_LOOKS:
             script.note_call("backward")
         root = tensors if self._unscaled is None else self._unscaled
@@ -275,14 +275,14 @@ class Updates(Part):
         if args or kwargs:
             args, kwargs = tree_map(self._as_own, (args, kwargs))
         if script.looked_at.value:
-            script.tell(Part.on_gradients)
+            script.tell(Callback.on_gradients)
         result = script.do("optimizer", plain, optimizer, *args, **kwargs)
         ended = clock()
         script.steps.now.updated += ended - max(start, self._ended_at)
         self._ended_at = ended
         if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
             script.begin_pass()
-            script.tell(Part.on_backward)
+            script.tell(Callback.on_backward)
         script.steps.updated(trained)
         return result
 

@@ -17,17 +17,17 @@ def joining(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.distributed.distributed_c10d.init_process_group", lambda: None)
     trains, notes = SimpleNamespace(), SimpleNamespace(steps=[])
     script = Script(settings(address=str(tmp_path / "ranks")), None)
-    script.set_parts(trains, notes)
+    script.set_callbacks(trains, notes)
     joined = []
     joining = Joining(script, [notes], lambda *how: joined.append(how))
     return SimpleNamespace(script=script, trains=trains, part=joining, joined=joined)
 
 
 def test_a_rank_that_nobody_listens_to_trains_on_and_notes_nothing(joining, capsys):
-    joining.script.set_parts(*joining.script.parts, joining.part)
+    joining.script.set_callbacks(*joining.script.callbacks, joining.part)
     torch.distributed.init_process_group()
     assert joining.joined == []
-    assert joining.script.parts == (joining.trains,)
+    assert joining.script.callbacks == (joining.trains,)
     assert "nobody listens here" in capsys.readouterr().err
 
 

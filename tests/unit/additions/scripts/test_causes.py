@@ -518,7 +518,7 @@ def test_gradients_of_rows_are_looked_at_before_the_script_clears_them(monkeypat
     monkeypatch.setattr(hooks, "wrap", lambda *_: None)
     script = Script(settings(), None)
     inquiry = evidence.Inquiry(script)
-    script.parts = [inquiry]
+    script.callbacks = [inquiry]
     script.looked_at.value = True
     table = torch.nn.Embedding(10, 2)
     script.model.append(table)

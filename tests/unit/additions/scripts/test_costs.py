@@ -9,7 +9,7 @@ import torch
 from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.questions import Ended, Questions
-from perfkit.additions.scripts.script import Part, Script
+from perfkit.additions.scripts.script import Callback, Script
 from perfkit.additions.scripts.training import Models
 from perfkit.worker.messages import TimedSteps
 from tests.support.settings import settings
@@ -112,7 +112,7 @@ def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed
 def test_parts_are_told_that_the_script_has_ended(script):
     told = []
 
-    class Last(Part):
+    class Last(Callback):
         def on_end(self):
             told.append("ended")
 
@@ -120,7 +120,7 @@ def test_parts_are_told_that_the_script_has_ended(script):
         with pytest.raises(Ended):
             yield
 
-    script.set_parts(Last())
+    script.set_callbacks(Last())
     asked = Questions.__new__(Questions)
     asked._script, asked.line, asked._job = script, SimpleNamespace(closed=False), answering()
     next(asked._job)

@@ -6,14 +6,14 @@ from torch import nn
 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.run_account import RunAccount
-from perfkit.additions.scripts.script import Part, Script
+from perfkit.additions.scripts.script import Callback, Script
 from perfkit.additions.scripts.training import Models
 from tests.support.settings import settings
 
 ROWS = torch.ones(4, 2)
 
 
-class Steps(Part):
+class Steps(Callback):
     """The steps that a script has taken."""
 
     def __init__(self):
@@ -30,7 +30,7 @@ def script(monkeypatch):
     monkeypatch.setattr(nn.Module, "_compiled_call_impl", None)
     script = Script(settings(), None)
     script.seen = Steps()
-    script.set_parts(script, Models(script), script.seen)
+    script.set_callbacks(script, Models(script), script.seen)
     return script
 
 
@@ -94,8 +94,8 @@ def test_acting_without_gradients_between_steps_is_no_evaluation(script):
 def test_an_evaluation_may_call_a_model_by_other_names_than_forward(script, evaluates):
     """Acting with a model that trains on is none."""
     model = nn.Linear(2, 2)
-    script.set_parts(*script.parts, RunAccount(script))
-    models = script.parts[1]
+    script.set_callbacks(*script.callbacks, RunAccount(script))
+    models = script.callbacks[1]
     train(script, lambda: model(ROWS).sum())
     if evaluates:
         models._set_mode(nn.Module.train, model, False)
@@ -143,6 +143,6 @@ class Recurrent(nn.Module):
 )
 def test_samples_of_an_input_that_has_time_first_are_those_of_its_layers(layer, samples, script):
     """A layer that is given the rows of all steps at once says nothing of the batch."""
-    models = script.parts[1]
+    models = script.callbacks[1]
     Recurrent(layer)(torch.ones(7, 5, 2))
     assert models._fed == samples

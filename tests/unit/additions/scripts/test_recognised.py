@@ -259,7 +259,7 @@ def test_losses_that_come_from_a_generator_are_gone_back_from(monkeypatch):
     """A look emptied it, and the backward pass went back from nothing."""
     monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
     script = a_script()
-    script.parts = (evidence.Inquiry(script),)
+    script.callbacks = (evidence.Inquiry(script),)
     script.looked_at.value = True
     weight = torch.ones(2, requires_grad=True)
     updates = Updates(script)
