@@ -7,11 +7,12 @@ own commands. Exit codes: 0 done, 1 failed, 2 misused, 130 stopped, 141 a pipe w
 import io
 import signal
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+import perfkit
 from perfkit import lookup, registry
 from perfkit.cli.command import as_app
 from perfkit.errors import one_of
@@ -52,8 +53,18 @@ app = typer.Typer(
 )
 
 
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"perfkit {perfkit.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show it and exit.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopping it is like Ctrl-C
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

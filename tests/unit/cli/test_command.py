@@ -14,6 +14,7 @@ from msgspec import structs
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import perfkit
 from perfkit.cli import COMMANDS, app, options
 from perfkit.cli import run as commands
 from perfkit.cli.command import as_app
@@ -358,3 +359,7 @@ def test_a_document_on_standard_output_has_it_alone(file, capsys):
     out, err = capsys.readouterr()
     assert "what a reader sees" in err
     assert out.strip().endswith("}") or out.strip().endswith("</html>")
+
+
+def test_the_version_is_told_without_a_command():
+    assert CliRunner().invoke(app, ["--version"]).output == f"perfkit {perfkit.__version__}\n"
