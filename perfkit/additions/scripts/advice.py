@@ -24,11 +24,14 @@ def findings(seen: Symptoms) -> list[Finding]:
     found += [*steps.lines(seen, named), *loading.lines(seen, named)]
     if seen.evidence.data and seen.evidence.data.workers and seen.script.device == "cpu":
         # What workers do not load any more leaves their cores to the steps, which get faster, too.
-        found = [structs.replace(it, limit="") if it.cause in loading.OF_THE_WAIT else it for it in found]
+        found = [
+            structs.replace(it, limit="") if it.cause in loading.LIMIT.of_the_wait else it for it in found
+        ]
     places = Counter(finding.where for finding in found)
     # Objects that are made in a cause are collected there.
     found = [each for each in found if each.cause != "automatic_collection" or places[each.where] == 1]
-    return ordered(found)
+    called = {line.where: f"{line.where} {line.called}" for line in seen.evidence.lines if line.called}
+    return ordered([structs.replace(each, where=called.get(each.where, each.where)) for each in found])
 
 
 def ordered(ideas: Sequence[Finding]) -> list[Finding]:
@@ -97,10 +100,12 @@ def _loading(seen: Switches, causes: Collection[str]) -> Found:
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
         why = f"{workers} and cpu_threads={own.cpu_threads} share {units.plural(cores, 'core')}"
         yield from seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
+        if own.cpu_threads > 1 and not seen.one_thread:
+            yield from seen.idea("One compute thread", why, {"cpu_threads": 1})
     if seen.one_thread:
         why = f"other programs take the cores: with one thread, steps were {seen.one_thread:.1f}× as fast"
         yield from seen.idea("One compute thread", why, {"cpu_threads": 1}, step_s / seen.one_thread)
-    if own.workers < count and not {"rows_one_by_one", "workers_cost_more"} & {*causes}:
+    if own.workers < count and not {"rows_one_by_one", "workers_cost_more", "sampler_line"} & {*causes}:
         why = f"waiting for data takes {seen.steps.waiting:.0%} of a step, with {workers}"
         settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
         left_s = max(seen.work_s, seen.steps.waiting * step_s / count)

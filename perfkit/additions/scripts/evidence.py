@@ -1,18 +1,22 @@
 """What speaks for a cause, asked in the script's own process, in a window in which no step is timed."""
 
 import contextlib
+import cProfile
 import functools
 import gc
+import inspect
 import os
 import re
 import statistics
 import sys
 import timeit
 import traceback
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from types import CodeType
 from typing import Any
 
+import msgspec
 import numpy
 import psutil
 import torch
@@ -23,7 +27,7 @@ from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import Sampler, Times, lines, places
+from perfkit.additions.shared.lines import Sampler, Times, called, lines, places
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
@@ -52,7 +56,8 @@ class Inquiry(Callback):
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
 
     def _noted(self, role: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self._script.looked_at.value:  # else it may be a look that sets it
+        discards_nothing = role == "compiler_reset" and not checks.compiled_graphs()
+        if not (discards_nothing or self._script.looked_at.value):  # a look may set the mode itself
             self._script.note_call(role)
         return plain(*args, **kwargs)
 
@@ -108,6 +113,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     script: Script = questions.subject
     inquiry: Inquiry = questions.inquiry
     sampler = Sampler(questions.run_account.part_now, script.place)
+    calls = yield from _calls(sampler.users)
     collecting = defaultdict[str, float](float)
     until = clock() + seconds
     took = list[float]()
@@ -133,6 +139,8 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     finally:
         torch.set_num_threads(own_threads)
         script.looked_at.value = False
+    passes = [*script.sites["backward"], *script.sites["step"]]
+    found = lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes if site.frames])
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -140,7 +148,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         steps=len(took),
         step_s=statistics.median(took),
         parts=dict(parts),
-        lines=lines(times),
+        lines=[msgspec.structs.replace(line, called=called(line, times, calls)) for line in found],
         loading=questions.loaders.watch.total(),
         data=None if script.loader is None else data_facts(script.loader, questions.loaders.asked_worker[0]),
         collecting=dict(collecting),
@@ -153,12 +161,27 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         graphs=checks.compile_counters().graphs,
         threads=own_threads,
         one_thread=threads == 1 < own_threads,
-        kept=dict(_kept(script, sizes)),
+        kept=dict(_kept(script, sizes, with_graphs=True)),
+        grown=dict(_kept(script, sizes, with_graphs=False)),
         in_hooks=_in_hooks(script, sampler.users, times),
         peak=checks.peak_bytes(script.device)[0],
         memory=_memory_for(script.device),
         **_weights(script, before),
     )
+
+
+def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, Counter[tuple[str, str]]]:
+    """How often functions are called in a plain step; none if it is not one, or others are told of calls."""
+    calls = Counter[tuple[str, str]]()
+    if sys.getprofile() is None:
+        profile = cProfile.Profile(builtins=False)
+        profile.enable()
+        step = yield
+        profile.disable()
+        for each in [] if step.marks else profile.getstats():
+            if isinstance(each.code, CodeType) and not each.code.co_flags & inspect.CO_GENERATOR:
+                calls[users(each.code.co_filename), each.code.co_qualname] += each.callcount
+    return calls
 
 
 def _add(times: Times, of_step: Times, evaluates: bool, own: str = OWN) -> None:
@@ -200,6 +223,7 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
         "a_profiler": torch._C._autograd._profiler_enabled(),
         "python_profiler": sys.getprofile() is not None,
         "new_optimizers": 2 * script.new_optimizers > script.steps.count,
+        "graph_of_gradients": 2 * script.unused_graphs > script.steps.count,
         "float64": any(p.dtype == torch.float64 for p in script.parameters()),
     }
     for name in [name for name, is_on in asked.items() if is_on]:
@@ -207,20 +231,31 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
 
 
 def _containers() -> Iterator[tuple[str, Any, str]]:
-    """Lists by the names that the user's code has for them, with its file."""
+    """Lists and the like by the user's names, also those in dicts and the user's objects; with the file."""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         if is_users(frame.f_code.co_filename):
-            for name, value in {**frame.f_globals, **frame.f_locals}.items():
-                if isinstance(value, list) and value:
+            named = {**frame.f_globals, **frame.f_locals}
+            for name, value in [*named.items()]:
+                of = sys.modules.get(type(value).__module__)
+                if isinstance(value, dict) and len(value) <= LIMIT.most_keys:
+                    named |= {f"{name}[{key!r}]": part for key, part in value.items()}
+                elif is_users(getattr(of, "__file__", None) or "<built in>"):
+                    named |= {f"{name}.{key}": part for key, part in getattr(value, "__dict__", {}).items()}
+            for name, value in named.items():
+                if isinstance(value, list | dict | deque):
                     yield name, value, os.path.realpath(frame.f_code.co_filename)
 
 
-def _kept(script: Script, sizes: Mapping[int, int]) -> Iterator[tuple[str, str]]:
-    """Lists that have grown by tensors with their graphs since they had these sizes, and the lines."""
+def _kept(script: Script, sizes: Mapping[int, int], with_graphs: bool) -> Iterator[tuple[str, str]]:
+    """Containers that have grown by tensors since they had these sizes, by name, and the lines that add."""
     for name, held, file in _containers():
-        has_grown = len(held) - sizes.get(id(held), len(held)) >= LIMIT.fewest
-        if has_grown and any(tensor.grad_fn is not None for tensor in tensors(held[-1])):
-            adds = rf"\b{re.escape(name)}(\.(append|extend|insert)\(|\s*\+=)"
+        if len(held) - sizes.get(id(held), len(held)) < LIMIT.fewest:
+            continue
+        newest = held[next(reversed(held))] if isinstance(held, dict) else held[-1]
+        graphs = [tensor.grad_fn is not None for tensor in tensors(newest)]
+        if graphs and any(graphs) == with_graphs:
+            variable = name.partition("[")[0].rpartition(".")[2]
+            adds = LIMIT.adds.format(variable=re.escape(variable))
             yield name, next(places(adds, script.place(file)), os.path.basename(file))
 
 

@@ -79,13 +79,9 @@ class Watch:
         """Of this process and of all workers; None if nothing was loaded."""
         files = self._folder.glob("loading-*.json")
         found = [self._here, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
-        total = Loading(
-            batches=sum(each.batches for each in found),
-            samples=sum(each.samples for each in found),
-            seconds=sum(each.seconds for each in found),
-            wall_s=sum(each.wall_s for each in found),
-            lines=merged(line for each in found for line in each.lines),
-        )
+        total = Loading(lines=merged(line for each in found for line in each.lines))
+        for name in ("batches", "samples", "seconds", "wall_s"):
+            setattr(total, name, sum(getattr(each, name) for each in found))
         return total if total.batches else None
 
 
@@ -195,15 +191,19 @@ class Loaders(Callback):
             arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
         plain(**arguments)
 
+    def _iterate(self, plain: Any, loader: Any) -> Any:
+        """Makes an iterator, which may start workers, or begins again with one."""
+        part = "evaluation" if self._ledger.is_for_evaluation(_as_seen(loader)) else "start"
+        self._script.fetching_since = self._script.fetching_since or clock()
+        return self._script.do(part, plain, loader)
+
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # The indices are those of the batches that are under way.
         before = getattr(iterator, "_perfkit", None)
         iterator._perfkit = SimpleNamespace(loader=_as_seen(loader), indices=deque(), has_begun=False)
         if before and before.has_begun:  # it goes on with the workers of the epoch before
             iterator._perfkit.loader.__dict__[_KEEPS_WORKERS] = True
-        part = "evaluation" if self._ledger.is_for_evaluation(iterator._perfkit.loader) else "start"
-        self._script.fetching_since = self._script.fetching_since or clock()
-        self._script.do(part, plain, iterator, loader, *args, **kwargs)
+        plain(iterator, loader, *args, **kwargs)
         iterator._perfkit.ended = SimpleNamespace(_workers=getattr(iterator, "_workers", []))
 
     def _end_workers(self, plain: Any, iterator: Any) -> None:
@@ -277,7 +277,8 @@ class Loaders(Callback):
 
     def _fetch_samples(self, plain: Any, fetcher: Any, possibly_batched_index: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
-        if self._script.looked_at.value and self._script.part != "evaluation":
+        in_worker = data._utils.worker._worker_info is not None  # where the part is that of its parent
+        if self._script.looked_at.value and (in_worker or self._script.part not in ("evaluation", "start")):
             return self.watch.fetch(plain, fetcher, possibly_batched_index)
         self.watch.end_looking()
         self._looks += 1

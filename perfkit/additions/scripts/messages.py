@@ -202,6 +202,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     one_thread: bool = False
     kept: dict[str, str] = {}
+    grown: dict[str, str] = {}
     without_optimizer: float = 0.0
     frozen: float = 0.0
     step_s: float = 0.0
@@ -222,10 +223,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """Memory before and after some steps: `memory` of `watch` in docs/json.md."""
+    """Memory before, in the middle of, and after some steps: `memory` of `watch` in docs/json.md."""
 
     steps: int
     first: int
+    middle: int
     last: int
     workers_first: int = 0
     workers_last: int = 0

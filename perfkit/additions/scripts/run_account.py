@@ -14,6 +14,7 @@ from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.shared.clock import clock
 
 _KEPT = 4000  # plain steps of which each time is kept
+_ASKED_EVERY_S = 0.02  # in an evaluation, for the memory of the process: the call takes some 40 µs
 
 
 class Evaluations(Callback):
@@ -65,6 +66,7 @@ class RunAccount(Evaluations):
         self._count = 0
         self._imported_at = time.time()
         self._bytes_before = self._evaluation_bytes = 0
+        self._asked_at = 0.0  # for its memory, the last time
         self._process = psutil.Process()
 
     @contextlib.contextmanager
@@ -76,12 +78,14 @@ class RunAccount(Evaluations):
             self._is_open = False
 
     def on_evaluation(self) -> None:
-        now = self._process.memory_info().rss if self._is_open and self._sees_memory else 0
-        if self._evaluating_since is None:
-            self._bytes_before = now
-        elif now:
-            self._evaluation_bytes = max(self._evaluation_bytes, now - self._bytes_before)
+        begins = self._evaluating_since is None
         super().on_evaluation()
+        if self._is_open and self._sees_memory and (begins or clock() - self._asked_at >= _ASKED_EVERY_S):
+            self._asked_at = clock()
+            now = self._process.memory_info().rss
+            if begins:
+                self._bytes_before = now
+            self._evaluation_bytes = max(self._evaluation_bytes, now - self._bytes_before)
 
     def on_end(self) -> None:
         self.on_training()

@@ -158,6 +158,7 @@ class Script(View, Callback):
         self._methods = dict[Callable[..., None], list[Callable[..., None]]]()  # by the event
         self.optimizers: list[Any] = []  # have made a step
         self.new_optimizers = 0  # how many were made for weights that another one had trained
+        self.unused_graphs = 0  # steps whose gradients had a graph that nothing went through
         self.backwards = 0
         self.losses: list[torch.Tensor] = []  # roots of the first backward passes
         self.samples_per_step = 0  # of a typical one

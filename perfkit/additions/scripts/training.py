@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import OWN, failed, limits
-from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, is_capturing
+from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.tensors import attributes, first_tensor, samples, tensors
 
@@ -189,6 +189,7 @@ class Updates(Callback):
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._ended_at = 0.0  # the last backward pass, or the last step of an optimizer
         self._gradients = 0  # taken without a backward pass
+        self._has_graph = False  # whether the gradients have a graph, through which nothing has gone yet
         self._optimizers = dict[object, Any]()  # those that have made a step, by what they train
         self._last: tuple[Any, object] = (None, None)  # that has made a step, and what it trains
         hooks.listen(self, "updates")
@@ -201,8 +202,8 @@ class Updates(Callback):
         retains = args[1:2] == (True,) or bool(kwargs.get("retain_graph"))
         makes_graph = args[2:3] == (True,) or bool(kwargs.get("create_graph"))
         script.tell(Callback.on_graph, tensors, retains or makes_graph)
-        if retains and not makes_graph:  # a graph of gradients has the one before it as a part
-            script.note_call("retain_graph")
+        if retains or makes_graph:  # a graph of gradients has the one before it as a part
+            script.note_call("graph_of_gradients" if makes_graph else "retain_graph")
         if steps.in_backward:  # of a part that is computed again
             return plain(tensors, *args, **kwargs)
         script.tell(Callback.on_backward)
@@ -216,6 +217,7 @@ class Updates(Callback):
         try:
             script.do("backward", plain, tensors, *args, **kwargs)
             script.backwards += 1
+            self._has_graph = makes_graph  # this pass may have gone through that of an earlier one
             self._ended_at = clock()
             if not script.sites["optimizer"]:  # then the script changes its weights itself
                 steps.updated(self)
@@ -227,6 +229,7 @@ class Updates(Callback):
         if torch.compiler.is_compiling():
             return plain(*args, **kwargs)
         self._gradients += 1
+        self._has_graph = False
         trains = self._script.backwards or self._script.sites["optimizer"]
         if self._gradients == LIMIT.most_gradients and not trains:
             raise failed("gradients_alone", count=LIMIT.most_gradients)
@@ -285,6 +288,11 @@ class Updates(Callback):
             script.tell(Callback.on_backward)
         script.steps.updated(trained)
         return result
+
+    def on_steps(self, steps: list[ScriptStep]) -> None:
+        if self._has_graph:  # not even the optimizer has gone through it
+            self._script.unused_graphs += 1
+            self._has_graph = False
 
     def _as_own(self, given: Any) -> Any:
         # What a closure does, such as forward and backward, is not the optimizer's own work.

@@ -146,8 +146,10 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     account, facts, peak = script.ask("account"), script.ask("describe"), script.ask("peak")
     answers = Answers(script, plain, account, facts, peak, taken, has_ended=plain.ended)
     # Threads of a step wait for each other where other programs take the cores; one has no such waits.
-    threads = 1 if taken > CLEAN and answers.facts.device == "cpu" else 0
-    is_long = answers.account.running(messages.BETWEEN) >= messages.LEAST  # what comes in few of the steps
+    # A model that is compiled would be compiled again for one thread.
+    threads = int(taken > CLEAN and answers.facts.device == "cpu" and not answers.account.compiled)
+    rare = (messages.BETWEEN, messages.EPOCHS, messages.EVALUATION)  # what comes in few of the steps
+    is_long = max(map(answers.account.running, rare)) >= messages.LEAST
     how = {"seconds": budget_s * (LIMIT.long_looking if is_long else LIMIT.looking), "threads": threads}
     answers.evidence = answers.ask("the lines", EVIDENCE, patient, **how)
     progress.reach(0.5)
@@ -162,17 +164,19 @@ def _go_on(answers: Answers, patient: float, until: float) -> None:
     """Has the script go on by itself for a part of what is left, and asks what has changed by then."""
     script = answers.script
     began = 0 if answers.is_busy else script.ask("account").last
-    first = Memory.of(script.tree)
     seconds = LIMIT.going_on * max(0.0, until - time.monotonic())
-    answers.has_ended |= bool(answers.ask("later steps", "run_on", patient, seconds=seconds))
+    first, middle, last = Memory.of(script.tree), Memory(), Memory()
+    for _half in range(2):
+        answers.has_ended |= bool(answers.ask("later steps", "run_on", patient, seconds=seconds / 2))
+        middle, last = last, Memory.of(script.tree)
     if answers.is_busy:
         return
     answers.account, answers.facts = script.ask("account"), script.ask("describe")
     answers.denormal = script.ask(STATE)
-    last = Memory.of(script.tree)
     steps = answers.account.last - began
     if first.own and last.own and steps > 0:  # looks take some for themselves
-        answers.memory = Growth(steps, first.own, last.own, first.others, last.others, last.threads)
+        own = first.own, middle.own, last.own
+        answers.memory = Growth(steps, *own, first.others, last.others, last.threads)
 
 
 def watched(answers: Answers, command: str, target: Target) -> Watched:

@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import dis
 import functools
-import itertools
 import linecache
 import os
 import re
@@ -12,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -28,10 +27,14 @@ _PATIENCE_S = 3e-4  # the same where it looks at itself as well: longer than ano
 _TRIES = 5  # attempts to look at a thread that keeps running
 _LEAST = 0.03  # of all time: a line that took less is not listed
 _MOST = 0.5  # of a line's time: a called line that took more is named instead of it
+_MANY = 3  # calls of a function in a step, from one loop
+_NEARLY_ALL = 0.9  # of a line's time
 _writers = set[int]()  # files to which signals are written for looks; a fork has those of its parent
 _END = b"\0"  # which is the number of no signal
-_WRAPPERS = ("_wrapped_call_impl", "_call_impl")  # functions of libraries that only call others
+# Functions of libraries that only call others.
+_WRAPPERS = ("Module._wrapped_call_impl", "Module._call_impl", "BatchSampler.__iter__")
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
+_LOADS = (f"{_LOADER}dataloader.py", os.path.join(_LOADER, "_utils", "fetch.py"))  # files with such ones
 _OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
 
 
@@ -60,6 +63,7 @@ class Line(msgspec.Struct, frozen=True):
     seconds: float
     calls: list[str] = []  # functions of libraries that it was in, the most frequent first
     text: str = ""  # the line itself
+    called: str = ""  # `in f, called 25 times a step from train.py:60`
 
     @property
     def where(self) -> str:
@@ -96,9 +100,8 @@ class Sampler:
         is_main = threading.current_thread() is threading.main_thread()
         own = signal.getsignal(signal.SIGALRM)
         is_free = own == signal.SIG_DFL or getattr(own, "__module__", "") == __name__  # left over from a fork
-        return (
-            is_main and is_free and not any(signal.getitimer(signal.ITIMER_REAL)) and not _tells_of_signals()
-        )
+        is_set = any(signal.getitimer(signal.ITIMER_REAL))
+        return is_main and is_free and not is_set and not _tells_of_signals()
 
     @contextlib.contextmanager
     def _by_signals(self) -> Iterator[None]:
@@ -287,8 +290,8 @@ def line_before(code: CodeType, at: int) -> int:
 
 def _is_telling(code: CodeType) -> bool:
     """Whether the name of a library function says what a line does."""
-    is_wrapper = code.co_name in _WRAPPERS or "<locals>" in code.co_qualname
-    return not (is_wrapper or _OWN_FOLDER in code.co_filename)
+    is_wrapper = code.co_qualname in _WRAPPERS or "<locals>" in code.co_qualname
+    return not (is_wrapper or code.co_filename.endswith(_LOADS) or _OWN_FOLDER in code.co_filename)
 
 
 def text_at(place: str) -> str:
@@ -304,7 +307,7 @@ def places(pattern: str, file: str) -> Iterator[str]:
             yield f"{os.path.basename(file)}:{number}"
 
 
-def lines(times: Mapping[tuple[str, tuple[Spot, ...]], float]) -> list[Line]:
+def lines(times: Mapping[Seen, float], passes: Collection[tuple[str, int]] = ()) -> list[Line]:
     """The lines that took the most time, in this order: the innermost that has most of its callers' time."""
     by_part = defaultdict[str, Times](dict)
     parts_of = defaultdict[tuple[Spot, ...], set[str]](set)
@@ -314,6 +317,7 @@ def lines(times: Mapping[tuple[str, tuple[Spot, ...]], float]) -> list[Line]:
             parts_of[stack[:depth]].add(part)
     least = _LEAST * sum(times.values())
     loops = {callers[-1][:2] for callers, parts in parts_of.items() if len(parts) > 1}
+    loops |= {*passes}
     return merged(line for each in by_part.values() for line in _below(each, 0, least, loops))
 
 
@@ -330,8 +334,8 @@ def merged(found: Iterable[Line]) -> list[Line]:
 def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, int]]) -> Iterator[Line]:
     """The lines at this depth of the stacks, or deeper lines that have most of their time.
 
-    `loops` are lines that call several parts of a step: named are the lines that they call, and they
-    themselves for the time in which they call none.
+    `loops` are lines that call several parts of a step, or a pass: named are the lines that they call, and
+    they themselves for the time in which they call none.
     """
     groups = defaultdict[tuple[str, int], Times](dict)
     for (part, stack), seconds in times.items():
@@ -359,14 +363,30 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
             yield Line(part, file, line, total, names[:4], text_at(f"{file}:{line}"))
 
 
+def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> str:
+    """In words, how often one loop calls the function of a line in a step, if it does; `calls` of all."""
+    found = defaultdict[tuple[str, int, Spot | None], float](float)
+    for (part, stack), seconds in times.items():
+        places = [spot[:2] for spot in stack]
+        if part == line.part and (line.file, line.line) in places:
+            *callers, own = stack[: places.index((line.file, line.line)) + 1]
+            count = calls[own.file, own.function]
+            loops = (spot for spot in reversed(callers) if 2 * calls[spot.file, spot.function] <= count)
+            found[own.function, count, next(loops, None)] += seconds
+    name, count, loop = max(found, key=found.__getitem__)
+    if loop is None or count < _MANY or found[name, count, loop] < _NEARLY_ALL * sum(found.values()):
+        return ""
+    where = f"{os.path.basename(loop.file)}:{loop.line}"
+    return f"in {name.rpartition('<locals>.')[2]}, called {count:,} times a step from {where}"
+
+
 def _nearer(times: Times, depth: int, place: tuple[str, int]) -> Times:
     """The stacks without the lines between this depth and a place, whichever of them called that."""
     nearer: Times = defaultdict(float)
     for (part, stack), seconds in times.items():
         deeper = stack[depth + 1 :]
-        above = itertools.takewhile(lambda spot: spot[:2] != place, deeper)
-        between = sum(1 for _ in above)
-        if between < len(deeper):  # it passes the place
-            deeper = deeper[between:]
+        places = [spot[:2] for spot in deeper]
+        if place in places:
+            deeper = deeper[places.index(place) :]
         nearer[part, stack[: depth + 1] + deeper] += seconds
     return nearer

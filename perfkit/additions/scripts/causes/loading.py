@@ -9,10 +9,6 @@ from perfkit.additions.shared.lines import places
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
-OF_THE_WAIT = (
-    "workers_cost_more", "tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line", "loading_lines",
-)  # fmt: skip
-"""Causes that are a part of the wait for data."""
 
 
 def _files(seen: Symptoms) -> Found:
@@ -96,11 +92,13 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     taken = {finding.where for finding in known}
     found = [(line, share) for line, share in seen.loading_lines() if line.where not in taken]
     found.sort(key=lambda each: -each[1])
-    alike = [(line, share) for line, share in found if share >= ALIKE * found[0][1]]
+    of_batches = [(line, share) for line, share in found if line.part != "sampler"]
+    alike = [(line, share) for line, share in of_batches if share >= ALIKE * of_batches[0][1]]
     total = sum(share for _, share in alike)
     if len(alike) > 1 and total >= LEAST:
         yield _CAUSES.found("loading_lines", alike[0][0].where, total, seen=seen, lines=alike)
-        return
+        found = [each for each in found if each not in of_batches]
     for line, share in found:
         if share >= LEAST:
-            yield _CAUSES.found("loading_line", line.where, share, seen=seen, line=line)
+            cause = "sampler_line" if line.part == "sampler" else "loading_line"
+            yield _CAUSES.found(cause, line.where, share, seen=seen, line=line)

@@ -5,6 +5,7 @@ from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, LEAST, Symptoms
 
 _CAUSES = Causes(__name__)
+LIMIT = _CAUSES.limits
 
 
 def _evaluation(seen: Symptoms) -> Found:
@@ -14,7 +15,8 @@ def _evaluation(seen: Symptoms) -> Found:
     if share >= LEAST:
         where = seen.site("evaluation") or with_gradients or seen.site("eval mode")
         cause = "evaluation" if run.evaluations <= run.steps / 2 else "frozen_model"
-        yield _CAUSES.found(cause, where, share, seen=seen)
+        place, most = _most(seen, EVALUATION)
+        yield _CAUSES.found(cause, place or where, share, seen=seen, most=most)
     if with_gradients:
         grew = run.evaluation_bytes if run.evaluation_bytes > messages.MUCH_MEMORY else None
         yield _CAUSES.found("evaluation_with_gradients", with_gradients, grew=grew)
@@ -27,7 +29,19 @@ def _starts_of_epochs(seen: Symptoms) -> Found:
         cause = "workers_restart" if data and data.workers and not data.keeps_workers else "epochs_start"
         if epochs >= 0.9 * seen.run.steps and not (data and data.batches == 1):
             cause = "epoch_in_each_step"
-        yield _CAUSES.found(cause, seen.site("loader"), share, seen=seen)
+        place, most = _most(seen, "start")
+        where = place if place and cause == "epochs_start" else seen.site("loader")
+        yield _CAUSES.found(cause, where, share, seen=seen, most=most)
+
+
+def _most(seen: Symptoms, part: str) -> tuple[str, str]:
+    """The line with most of a part of the run, and its text; of a loop, a function of a library in it."""
+    line = next((line for line, _ in seen.lines(part)), None)
+    if line is None or line.calls_layer or line.seconds < LIMIT.most * seen.evidence.parts[part]:
+        return "", ""
+    if line.text.startswith("for ") and line.calls:
+        return "", line.calls[0]
+    return line.where, f"`{line.text}`"
 
 
 def _checkpoints(seen: Symptoms) -> Found:

@@ -115,16 +115,17 @@ def _weights(seen: Symptoms) -> Found:
 
 
 def _memory(seen: Symptoms) -> Found:
-    memory = seen.memory
-    if not memory or memory.steps < LIMIT.enough_steps or seen.run.evaluation_bytes > MUCH_MEMORY:
+    memory, evidence = seen.memory, seen.evidence
+    if not memory or memory.steps < LIMIT.enough_steps:
         return
-    kept = seen.evidence.kept
+    kept = evidence.kept
     grew = memory.last - memory.first
     least = max(2 * MUCH_MEMORY, 0.1 * memory.first)
     if kept:  # how many steps there were is chance
         least = min(MUCH_MEMORY, max(LIMIT.sure_memory, LIMIT.memory_of_a_step * memory.steps))
-    if grew > least:
-        name, where = next(iter(kept.items()), ("", ""))
+    slowest = min(memory.middle - memory.first, memory.last - memory.middle)
+    if grew > least and slowest >= LIMIT.of_growth * grew:  # at their start, processes fill caches
+        name, where = next(iter((kept or evidence.grown).items()), ("", ""))
         yield _CAUSES.found("memory_grows", where, seen=seen, name=name, grew=grew)
 
 

@@ -74,10 +74,11 @@ def test_no_bound_is_given_while_other_programs_take_the_cores():
     assert found.gain is None
 
 
-def test_workers_of_which_there_are_enough_call_for_fewer_of_them():
+def test_workers_of_which_there_are_enough_call_for_fewer_of_them_or_of_threads():
     for workers, fewer in ((2, 1), (1, 0)):
         target = on("cpu", workers=workers, cpu_threads=2)
         assert idea("Fewer workers", cores=2, target=target).settings == {"workers": fewer}
+        assert idea("One compute thread", cores=2, target=target).settings == {"cpu_threads": 1}
     assert idea("Fewer workers", cores=1, target=target).evidence.endswith(" share 1 core")
     steady = Observation(block=block(100, waits=0.01))
     assert not ideas("Loader workers", steps=steady)
@@ -102,7 +103,7 @@ def test_bounds_come_before_what_only_measuring_tells_and_measured_gains_before_
     assert ordered(found[::-1])[0] == found[0]
     measured = msgspec.structs.replace(found[2], measured=Ratio(1.2, 1.1, 1.3, "faster"))
     assert ordered([*found, measured])[0] == measured
-    for cause in ("rows_one_by_one", "workers_cost_more"):
+    for cause in ("rows_one_by_one", "workers_cost_more", "sampler_line"):
         assert "Loader workers" not in [idea.cause for idea in suggest(seen, {cause})]
 
 

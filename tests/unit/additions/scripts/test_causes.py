@@ -92,6 +92,22 @@ def test_lines_that_take_about_the_same_are_named_together():
     assert (found.cause, found.where) == ("loading_line", "data.py:12")
 
 
+def test_a_line_of_the_sampler_is_told_apart_from_those_that_make_a_batch():
+    """It was said of it that a batch takes 0.1 s, which is what the data set does, and to add workers."""
+    places = {"sampler": 7, "data set": 12, "collate": 13}
+    found = [Line(part, "/home/me/data.py", at, 2.0, [], f"line {at}") for part, at in places.items()]
+    loading = Loading(batches=10, samples=80, seconds=1.0)
+    parts = dict.fromkeys(places, 2.0)
+    data = DataFacts(kind="Texts", workers=0)
+    of_sampler, of_batches = sorted(
+        findings(seen(parts=parts, lines=found, loading=loading, data=data)), key=lambda each: each.share
+    )
+    assert (of_sampler.cause, of_batches.cause) == ("sampler_line", "loading_lines")
+    assert "`line 7`, in the sampler, which takes 200 ms to choose the samples of" in of_sampler.evidence
+    assert "workers do not run the sampler" in of_sampler.change
+    assert "line 7" not in of_batches.evidence and "a batch takes 100 ms" in of_batches.evidence
+
+
 def test_a_line_of_workers_has_its_share_of_all_that_they_load():
     """What libraries take there, as a batch is made by torch, is not its own."""
     assert loading_in_lines({12: 0.1}) == []
@@ -588,7 +604,8 @@ def test_the_script_s_own_code_of_a_step_that_is_long_is_between_steps():
 def test_memory_of_a_list_that_grows_is_told_by_its_step_and_not_by_how_many_there_were(
     steps, grew, kept, named
 ):
-    memory = Growth(steps, 500_000_000, 500_000_000 + int(grew))
+    first = 500_000_000
+    memory = Growth(steps, first, first + int(grew / 2), first + int(grew))
     grown = msgspec.structs.replace(seen(kept=kept), memory=memory)
     assert [each.cause for each in findings(grown)] == named
 
@@ -631,7 +648,9 @@ def test_a_line_of_forward_that_computes_much_more_than_it_returns_is_a_cause_th
         line = Line("forward", "/home/me/train.py", 9, seconds, [], text)
         found = findings(seen(parts={"forward": 3.0, "backward": 6.0}, lines=[line]))
         assert [each.cause for each in found] == ["line_of_forward"] * bool(named)
-        assert all(remedy in each.change and "in the forward pass alone" in each.evidence for each in found)
+        assert all(
+            remedy in each.change and "not counting its backward pass" in each.evidence for each in found
+        )
 
 
 @pytest.mark.parametrize(("compiled", "named"), [(0, ["line_of_forward"]), (2, [])])

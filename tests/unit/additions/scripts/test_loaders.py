@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils import data
 
-from perfkit.additions.scripts import loaders
+from perfkit.additions.scripts import hooks, loaders
 from perfkit.additions.scripts import script as script_module
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.loaders import Watch
@@ -89,6 +89,37 @@ def test_samples_of_a_batch_are_those_that_the_sampler_has_asked_for(indices, sh
     watching._fetch(lambda iterator: torch.zeros(shape), SimpleNamespace(_perfkit=epoch))
     ((fetched,), _) = watching._ledger.backward()
     assert fetched.samples == samples
+
+
+def loaders_of(script):
+    known = loaders.Loaders.__new__(loaders.Loaders)
+    known._script, known._ledger, known._looks = script, BatchLedger(), 99
+    return known
+
+
+def test_workers_are_started_in_the_start_of_an_epoch():
+    """Half of that time was said to be a line between steps, `for x in loader:`."""
+    script = Script(settings(), None)
+    method = hooks.TABLES["listeners"]["loaders"]["torch.utils.data.DataLoader.__iter__"]
+    parts = []
+    getattr(loaders_of(script), method)(lambda loader: parts.append(script.part), data.DataLoader([1]))
+    assert parts == ["start"]
+
+
+@pytest.mark.parametrize(("part", "in_worker", "is_watched"), [
+    ("start", False, False), ("waiting", False, True), ("start", True, True), ("evaluation", False, False),
+])  # fmt: skip
+def test_what_a_data_set_does_before_its_first_batch_is_the_start_of_an_epoch(
+    part, in_worker, is_watched, monkeypatch
+):
+    """In a worker the part is that of its parent when that started it."""
+    monkeypatch.setattr(data._utils.worker, "_worker_info", object() if in_worker else None)
+    script = Script(settings(), None)
+    script.part, script.looked_at.value = part, True
+    known, watched = loaders_of(script), []
+    known.watch = SimpleNamespace(fetch=lambda *given: watched.append(given), end_looking=lambda: None)
+    known._fetch_samples(lambda fetcher, indices: None, SimpleNamespace(), [1])
+    assert bool(watched) == is_watched
 
 
 def test_a_worker_sees_that_steps_are_looked_at_and_waits_for_no_device(monkeypatch):

@@ -58,6 +58,37 @@ def test_each_cause_of_a_table_is_recognised_by_the_module_next_to_it(table):
     assert len(named) > 5 and {name for name in named if f'"{name}"' not in code} == set()
 
 
+@pytest.mark.parametrize(
+    ("how", "between", "unused"),
+    [
+        ({"create_graph": True}, lambda updates: None, 1),
+        ({"create_graph": True}, lambda updates: updates._grad(lambda: None), 0),  # it goes through the graph
+        ({}, lambda updates: None, 0),
+    ],
+)
+def test_a_graph_of_the_gradients_is_unused_if_nothing_goes_through_it_until_the_step_ends(
+    how, between, unused, monkeypatch
+):
+    monkeypatch.setattr(hooks, "listen", lambda part, name: None)
+    script = a_script()
+    updates = Updates(script)
+    script.set_callbacks(updates)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    for _ in range(2):  # the first ends with the second
+        updates._backward(lambda roots, **how: None, torch.ones(1), **how)
+        between(updates)
+        updates._step(lambda optimizer: None, optimizer)
+    assert script.unused_graphs == unused
+
+
+@pytest.mark.parametrize(("unused", "named"), [(3, True), (2, False)])
+def test_a_graph_of_the_gradients_is_a_cause_if_most_steps_have_one(unused, named):
+    script = a_script()
+    script.steps.count = 4
+    script.unused_graphs = unused
+    assert ("graph_of_gradients" in dict(evidence._modes(script))) == named
+
+
 @pytest.mark.parametrize(("seconds", "named"), [(1.0, ["work_in_hooks"]), (0.05, [])])
 def test_work_in_hooks_is_a_cause_if_it_takes_long(seconds, named):
     found = findings(seen(parts={"forward": 2.0}, in_hooks={"/home/me/train.py:4": seconds}))
@@ -65,13 +96,79 @@ def test_work_in_hooks_is_a_cause_if_it_takes_long(seconds, named):
     assert all((each.where, each.share) == ("train.py:4", pytest.approx(0.5)) for each in found)
 
 
-def test_memory_that_the_first_steps_or_an_evaluation_take_is_no_growth():
+def test_memory_that_the_first_steps_take_is_no_growth():
     grown = {"kept": {"history": "train.py:9"}}
-    after = {steps: Growth(steps, 500_000_000, 900_000_000) for steps in (10, 50)}
+    after = {steps: Growth(steps, 500_000_000, 700_000_000, 900_000_000) for steps in (10, 50)}
     assert [each.cause for each in findings(seen(memory=after[50], **grown))] == ["memory_grows"]
     assert findings(seen(memory=after[10], **grown)) == []
-    evaluates = Account(parts={"steps": 1.0}, evaluation_bytes=50_000_000)
-    assert findings(seen(evaluates, after[50], **grown)) == []
+
+
+@pytest.mark.parametrize(
+    ("middle", "named"), [(890_000_000, []), (510_000_000, []), (700_000_000, ["memory_grows"])]
+)
+def test_memory_is_said_to_grow_if_it_does_in_both_halves_of_the_time(middle, named):
+    """185 MB at its start, for caches, were the first sentence on a healthy script."""
+    memory = Growth(50, 500_000_000, middle, 900_000_000)
+    assert [each.cause for each in findings(seen(memory=memory))] == named
+
+
+@pytest.mark.parametrize(("line", "where", "says"), [
+    (Line("evaluation", "/home/me/train.py", 22, 6.0, [], "best += rank(scores)"), "train.py:22", "`best += rank(scores)`"),
+    (Line("evaluation", "/home/me/train.py", 22, 6.0, ["Net.forward"], "model(x)"), "train.py:7", ""),
+    (Line("evaluation", "/home/me/train.py", 22, 2.0, [], "best += rank(scores)"), "train.py:7", ""),
+    (Line("evaluation", "/home/me/train.py", 22, 6.0, ["pil_loader"], "for x in test:"), "train.py:7", "pil_loader"),
+])  # fmt: skip
+def test_an_evaluation_is_said_with_the_line_that_has_most_of_it(line, where, says):
+    run = Account(parts={"steps": 2.0, "evaluation": 8.0}, steps=40, evaluations=4)
+    script = msgspec.structs.replace(
+        seen().script, sites=[Site("evaluation", [Frame("/home/me/train.py", 7, 7, 0, 9)])]
+    )
+    asked = seen(run, parts={"evaluation": 8.0}, lines=[line])
+    (found,) = findings(msgspec.structs.replace(asked, script=script))
+    assert (
+        found.where == where and ("most of it in" in found.evidence) == bool(says) and says in found.evidence
+    )
+
+
+def test_the_start_of_an_epoch_is_said_with_the_line_of_the_sampler_or_the_data_set():
+    run = Account(parts={"start": 1.0, "steps": 8.0, "starts of epochs": 2.0}, steps=40, epochs=[1, 14, 27])
+    line = Line("start", "/home/me/data.py", 20, 1.5, [], "order = sorted(rows)")
+    asked = seen(run, parts={"start": 2.0}, lines=[line], data=DataFacts(kind="Rows", workers=0))
+    (found,) = findings(asked)
+    assert found.where == "data.py:20" and "each), most of it in `order = sorted(rows)`" in found.evidence
+
+
+def test_lists_that_grow_are_found_in_dicts_and_objects_and_so_are_dicts(tmp_path, monkeypatch):
+    file = tmp_path / "train.py"
+    file.write_text("""
+class Trainer:
+    def __init__(self):
+        self.kept = []
+history = {"loss": [], "name": "a run"}
+outputs = {}
+trainer = Trainer()
+def step(number):
+    history["loss"].append(tensor())
+    trainer.kept.append(tensor())
+    outputs[number] = tensor().detach()
+def look():
+    return [*containers()]
+""")
+    module = {"containers": evidence._containers, "tensor": lambda: torch.ones(1, requires_grad=True) * 2}
+    module |= {"__name__": "a_script"}
+    monkeypatch.setitem(evidence.sys.modules, "a_script", SimpleNamespace(__file__=str(file)))
+    exec(compile(file.read_text(), str(file), "exec"), module)
+    sizes = {id(held): len(held) for _, held, _ in module["look"]()}
+    for number in range(3):
+        module["step"](number)
+    known = module["look"]()
+    monkeypatch.setattr(evidence, "_containers", lambda: known)
+    script = SimpleNamespace(place=lambda file: file)
+    assert dict(evidence._kept(script, sizes, with_graphs=True)) == {
+        "history['loss']": "train.py:9",
+        "trainer.kept": "train.py:10",
+    }
+    assert {"outputs": "train.py:11"}.items() <= dict(evidence._kept(script, sizes, False)).items()
 
 
 def test_workers_that_go_on_are_not_said_to_be_started_in_each_epoch():
@@ -244,6 +341,20 @@ def test_many_gradients_before_the_first_step_are_a_training_if_there_is_an_opti
             updates._grad(lambda: None)
 
 
+@pytest.mark.parametrize("graphs", [0, 2])
+def test_a_reset_of_the_compiler_is_noted_if_it_discards_something(graphs, monkeypatch):
+    """Some scripts reset it once at their start, to be sure."""
+    monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
+    monkeypatch.setattr(evidence.checks, "compiled_graphs", lambda: graphs)
+    script = a_script()
+    inquiry = evidence.Inquiry(script)
+    for role in ("compiler_reset", "threads"):
+        inquiry._noted(role, lambda: None)
+    assert [role for role in script.sites if script.sites[role]] == ["compiler_reset"] * bool(graphs) + [
+        "threads"
+    ]
+
+
 def test_modes_that_slow_each_step_are_recognised_while_they_are_on(monkeypatch):
     script = a_script()
     monkeypatch.setattr(evidence.sys, "gettrace", lambda: None)  # as where no test is traced
@@ -265,3 +376,12 @@ def test_losses_that_come_from_a_generator_are_gone_back_from(monkeypatch):
     updates = Updates(script)
     updates._backward(torch.autograd.backward, (loss for loss in [weight.sum(), weight.sum()]))
     assert weight.grad.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(("grew", "said"), [(400_000_000, True), (4_000_000, False)])
+def test_an_evaluation_with_gradients_says_by_how_much_the_process_grew_in_one(grew, said):
+    sites = [Site("evaluation with gradients", [Frame("/home/me/train.py", 9, 9, 0, 1)])]
+    run = Account(parts={"steps": 1.0}, evaluation_bytes=grew)
+    evaluates = msgspec.structs.replace(seen(run), script=msgspec.structs.replace(seen().script, sites=sites))
+    (found,) = findings(evaluates)
+    assert ("; the process grew by 400 MB during one evaluation" in found.evidence) == said

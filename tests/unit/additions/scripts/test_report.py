@@ -150,11 +150,28 @@ def test_where_no_cost_is_avoidable_the_line_that_takes_longest_is_named_all_the
     assert report.first_sentence(given).endswith("100% waiting.")
 
 
-def test_compilation_that_takes_much_of_the_run_is_said_with_the_call_that_makes_it_come_again():
+RESET = Site("compiler_reset", [Frame("/home/me/train.py", 49, 49, 4, 26)])
+
+
+@pytest.mark.parametrize(
+    ("compiled", "steps", "sites", "says"),
+    [
+        (2, 61, [], "90% of the run is compilation, in 2 of 61 steps. If later steps compile, too, run it"),
+        (1, 1, [], "90% of the run is compilation, in the only step that was observed. If"),
+        (
+            5,
+            5,
+            [],
+            "90% of the run is compilation, in each of the 5 steps. Run it with TORCH_LOGS=recompiles",
+        ),
+        (2, 61, [RESET], "train.py:49: torch.compiler.reset() discards what was compiled. 90%"),
+        (1, 61, [RESET], "90% of the run is compilation, in 1 of 61 steps. If"),  # nothing is compiled again
+    ],
+)
+def test_compilation_that_takes_much_of_the_run_is_said_with_the_call_that_makes_it_come_again(
+    compiled, steps, sites, says
+):
     given = seen(findings=())
-    given.run = Account(parts={"steps": 1.0, "compilation": 9.0}, compiled=2, steps=61)
-    given.script = ScriptFacts(device="cpu", facts=DeviceFacts())
-    assert report.first_sentence(given).startswith("90% of the run is compilation, in 2 of 61 steps. If")
-    site = Site("compiler_reset", [Frame("/home/me/train.py", 49, 49, 4, 26)])
-    given.script = msgspec.structs.replace(given.script, sites=[site])
-    assert report.first_sentence(given).startswith("train.py:49: torch.compiler.reset() discards")
+    given.run = Account(parts={"steps": 1.0, "compilation": 9.0}, compiled=compiled, steps=steps)
+    given.script = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites)
+    assert report.first_sentence(given).startswith(says)

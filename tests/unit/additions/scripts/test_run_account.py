@@ -5,19 +5,25 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfkit.additions.scripts import run_account
 from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, STEPS
 from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import ScriptStep
 from tests.support.settings import settings
 
 
-def account(*steps):
-    script = SimpleNamespace(
+def script_of():
+    return SimpleNamespace(
+        fetching_since=None,
         settings=settings(),
         looked_at=SimpleNamespace(value=False),
         steps=SimpleNamespace(count=0, now=ScriptStep()),
         sites=defaultdict(list),
     )
+
+
+def account(*steps):
+    script = script_of()
     kept = RunAccount(script)
     for step in steps:
         script.steps.count += 1
@@ -59,3 +65,26 @@ def test_workers_that_are_ended_in_a_step_are_of_the_start_of_an_epoch():
     """A loader that is made anew may end its workers in any later step, once it is collected."""
     found = account(step(1.0), step(1.0), step(5.0, start=4.0))
     assert found.parts == {"start": 4.0, EPOCHS: 4.0, STEPS: 3.0}
+
+
+def test_what_the_process_grew_by_in_an_evaluation_is_asked_at_its_begin_and_now_and_then(monkeypatch):
+    times = iter(at / 100 for at in range(1000))
+    monkeypatch.setattr(run_account, "clock", lambda: next(times))
+    sizes = [5_000, 9_000, 8_000, 1_000]
+    kept = RunAccount(script_of())
+    kept._process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=sizes.pop(0)))
+    while len(sizes) > 1:
+        kept.on_evaluation()
+    kept.on_training()
+    kept.on_evaluation()  # another one begins, with less
+    assert kept.account(started=10.0, began=14.0).evaluation_bytes == 4_000
+
+
+def test_a_batch_of_an_evaluation_that_comes_soon_asks_for_no_memory(monkeypatch):
+    monkeypatch.setattr(run_account, "clock", lambda: 7.0)
+    asked = []
+    kept = RunAccount(script_of())
+    kept._process = SimpleNamespace(memory_info=lambda: asked.append(1) or SimpleNamespace(rss=5_000))
+    for _batch in range(100):
+        kept.on_evaluation()
+    assert len(asked) == 1

@@ -88,6 +88,18 @@ def test_a_whole_run_is_awaited_whatever_is_under_way_in_it(script):
     assert SYNCS not in script.asked, "it has come to its end"
 
 
+@pytest.mark.parametrize(("compiled", "threads"), [(0, 1), (1, 0)])
+def test_a_script_that_is_compiled_is_looked_at_with_its_own_threads(compiled, threads, script, monkeypatch):
+    """For another number of threads torch compiles again: such a look tells nothing of one thread."""
+    asked = {}
+    monkeypatch.setattr(watching.cores, "taken_share", lambda *_: 0.9)
+    monkeypatch.setitem(ANSWERS, "account", replace(ANSWERS["account"], compiled=compiled))
+    ask = script.ask
+    monkeypatch.setattr(script, "ask", lambda question, **how: asked.update({question: how}) or ask(question))
+    watching.asked(script, 60.0, Progress(), after=0, whole=False)
+    assert asked[watching.EVIDENCE]["threads"] == threads
+
+
 class Answering:
     """Answers in turn; an answer that is an error is raised."""
 

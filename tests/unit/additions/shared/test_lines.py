@@ -16,7 +16,16 @@ import torch
 
 from perfkit.additions.shared import clock as clocks
 from perfkit.additions.shared import lines as lines_module
-from perfkit.additions.shared.lines import EVERY_S, Line, Sampler, Spot, line_before, lines, merged
+from perfkit.additions.shared.lines import (
+    EVERY_S,
+    Line,
+    Sampler,
+    Spot,
+    called,
+    line_before,
+    lines,
+    merged,
+)
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # the other method needs the alarm itself
 
@@ -101,6 +110,51 @@ def test_a_line_that_several_lines_call_is_listed_once():
 def test_a_line_of_several_workers_is_listed_once_with_the_time_of_all():
     of_workers = [Line("data set", "data.py", at, seconds) for at in (7, 9) for seconds in (1.0, 2.0)]
     assert [(line.line, line.seconds) for line in merged(of_workers)] == [(7, 3.0), (9, 3.0)]
+
+
+@pytest.mark.parametrize(("passes", "lines_of"), [([], [60]), ([("train.py", 60)], [31, 32, 33])])
+def test_lines_in_a_backward_pass_are_named_though_none_has_most_of_it(passes, lines_of):
+    """A Jacobian that is computed row by row: the call of the pass says nothing of where its time goes."""
+    call = Spot("train.py", 60, "main", "")
+    times = {("backward", (call, Spot("train.py", at, "Solve.backward"))): 1.0 for at in (31, 32, 33)}
+    times[("backward", (call,))] = 0.01
+    assert [line.line for line in lines(times, passes)] == lines_of
+
+
+def step_of(stack, count, callers=1):
+    """What is said of the calls of a line whose function is called so often, from so many lines in turn."""
+    calls = Counter({("train.py", "f"): count, ("train.py", "step"): 1})
+    stacks = [(*stack[:-2], stack[-2]._replace(line=60 + at), stack[-1]) for at in range(callers)]
+    times = {("forward", each): 1.0 for each in stacks}
+    return called(Line("forward", "train.py", 41, 1.0), times, calls)
+
+
+MAIN_F = (MAIN, Spot("train.py", 60, "step"), Spot("train.py", 41, "f"))
+
+
+def test_a_line_of_a_function_is_said_with_the_loop_that_calls_it():
+    assert step_of(MAIN_F, 25) == "in f, called 25 times a step from train.py:60"
+    assert step_of(MAIN_F, 2) == "", "that is hardly a loop"
+    assert step_of(MAIN_F, 25, callers=2) == "", "it is in two"
+    nested = (MAIN_F[0], MAIN_F[1], Spot("train.py", 50, "f"), Spot("train.py", 41, "step.<locals>.f"))
+    calls = Counter({("train.py", "step.<locals>.f"): 25, ("train.py", "f"): 25})
+    said = called(Line("forward", "train.py", 41, 1.0), {("forward", nested): 1.0}, calls)
+    assert said == "in f, called 25 times a step from train.py:60", "not where each call passes on the work"
+
+
+@pytest.mark.parametrize(
+    ("function", "tells"),
+    [
+        (torch.utils.data.RandomSampler.__iter__, True),
+        (torch.utils.data.BatchSampler.__iter__, False),
+        (torch.utils.data.DataLoader.__iter__, False),
+        (torch.utils.data._utils.fetch._MapDatasetFetcher.fetch, False),
+        (torch.utils.data.default_collate, True),
+        (torch.nn.Module._call_impl, False),
+    ],
+)
+def test_functions_that_only_call_others_do_not_say_what_a_loop_over_a_loader_waits_for(function, tells):
+    assert lines_module._is_telling(function.__code__) == tells
 
 
 def test_what_takes_little_is_left_out():
