@@ -1,5 +1,6 @@
 """What watching a script has shown, as a person reads it: one sentence, the run, the lines, what to try."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,13 +9,14 @@ import jinja2
 from perfkit.additions.advice.finding import UNITS, Finding, advice_table
 from perfkit.additions.inside import looks
 from perfkit.additions.scripts.advice import ordered
-from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, STEPS
+from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, STEPS, limits
 from perfkit.recipe import shown
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
+LIMIT = limits("watching")
 _MOST_LINES = 8  # of a script that are listed
 # The part of a run in which a line of this part is; all others are lines of its steps.
 _OF_RUN = {"start": EPOCHS, "checkpoint": CHECKPOINTS, EVALUATION: EVALUATION, BETWEEN: BETWEEN}
@@ -35,7 +37,9 @@ def first_sentence(result: Any) -> str:
     is_steady = result.trend is None or result.trend.kind == "steady"
     # A switch does not explain why steps change with time.
     first = next((each for each in _to_try(result) if is_steady or each in result.findings), None)
-    return str(SENTENCES.first(result, first if first and first.is_worth_a_sentence else None))
+    # A look waits for so many steps at most, after those that are timed.
+    enough_s = 10 * math.ceil(LIMIT.costs * result.seen.step_s / (1 - LIMIT.observing) / 10)
+    return str(SENTENCES.first(result, first if first and first.is_worth_a_sentence else None, enough_s))
 
 
 def _to_try(result: Any) -> list[Finding]:
@@ -52,7 +56,9 @@ def sections(result: Any) -> list[Content]:
         contents.append(Section("Where in the script", [_lines(result)]))
     words = SENTENCES.switches(ordered([*result.findings, *result.suggestions]), result.suggestions)
     notes = filter(None, str(words).splitlines())
-    contents.append(Section("What to try", [advice_table(_to_try(result)), *notes]))
+    ideas = _to_try(result)
+    first = advice_table(ideas) if ideas else str(SENTENCES.nothing(result))
+    contents.append(Section("What to try", [first, *notes]))
     syncs = [looks.sync_table(result.syncs)] if result.syncs else []
     contents.append(Section("Details", [clean(result.command), _steps(result), *syncs]))
     return contents + warned(result.warnings, result.printed)

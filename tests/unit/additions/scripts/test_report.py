@@ -175,3 +175,27 @@ def test_compilation_that_takes_much_of_the_run_is_said_with_the_call_that_makes
     given.run = Account(parts={"steps": 1.0, "compilation": 9.0}, compiled=compiled, steps=steps)
     given.script = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites)
     assert report.first_sentence(given).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("ended", "says"),
+    [
+        (False, "because a step takes 5.00 s. Watch it again with --budget 130."),
+        (True, "let it train longer."),
+    ],
+)
+def test_where_no_line_was_looked_at_nothing_is_said_to_be_unavoidable(ended, says):
+    """Three steps of five seconds fitted: "No avoidable cost was found" was said of a Jacobian of half of the run."""
+    given = seen(findings=())
+    given.evidence = Evidence(steps=0)
+    given.seen = SimpleNamespace(step_s=5.0, ended=ended)
+    first = report.first_sentence(given)
+    assert first.endswith(says) and "No avoidable" not in first
+    assert str(report.SENTENCES.nothing(given)).startswith("No line was looked at")
+
+
+def test_below_a_first_sentence_on_compilation_nothing_says_that_no_change_is_suggested():
+    given = seen(findings=())
+    assert str(report.SENTENCES.nothing(given)) == "Nothing observed suggests a change."
+    given.run = Account(parts={"steps": 1.0, "compilation": 9.0}, compiled=8, steps=9)
+    assert str(report.SENTENCES.nothing(given)) == "No line explains it."
