@@ -135,14 +135,18 @@ CAUSES = (_modes, _collections, _graph_grows, _in_steps, _weights, _memory)
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     """Lines that take much and have no `known` cause: said as what they are."""
     named = {finding.where for finding in known}
-    passes = {os.path.basename(site.place) for site in seen.script.sites if site.role in LIMIT.passes}
+    sites = seen.script.sites
+    passes = {os.path.basename(site.place) for site in sites if site.role in LIMIT.passes}
+    of_trainings = {os.path.basename(site.place) for site in sites if site.role in LIMIT.passes[1:]}
     of_parts = {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
     for line, share in seen.lines(OWN):
+        is_much = share >= LIMIT.much  # of a line that calls the model, too, such as a Jacobian
         needed = LIMIT.losses if share > seen.share_of("forward", "backward") else LIMIT.needed
+        others = of_trainings if is_much else passes | of_parts
         is_needed = any(re.search(needed, name) for name in line.calls)
-        if share >= LEAST and sees_models and line.where not in named | passes | of_parts and not is_needed:
+        if share >= LEAST and sees_models and line.where not in named | others and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
             yield _CAUSES.found("own_line", line.where, share, seen=seen, text=line.text, is_rare=is_rare)
     # What is not in the graph has no backward pass, which usually takes longer; a compiled one says nothing.

@@ -659,3 +659,23 @@ def test_a_forward_pass_that_is_compiled_meanwhile_does_not_take_longer_because_
     asked = seen(parts={"forward": 6.0, "backward": 3.0}, lines=[line])
     run = Account(parts={"steps": 1.0}, compiled=compiled)
     assert [each.cause for each in findings(msgspec.structs.replace(asked, run=run))] == named
+
+
+@pytest.mark.parametrize(
+    ("role", "seconds", "named"),
+    [
+        ("forward", 4.5, ["own_line"]),
+        ("forward", 1.0, []),  # a small part of its own
+        ("backward", 4.5, []),  # a whole training, as trainer.fit is
+    ],
+)
+def test_a_line_that_calls_the_model_is_named_where_its_own_part_takes_much(role, seconds, named):
+    """A Jacobian of 45% of the run was in the table, and not in what to try."""
+    line = Line(OWN, "/home/me/train.py", 42, seconds, ["jacobian"], "jac = jacobian(model, pos)")
+    looked = Evidence(steps=10, parts={OWN: seconds, "forward": 10 - seconds}, lines=[line])
+    script = ScriptFacts(
+        device="cpu", facts=DeviceFacts(), sites=[Site(role, [Frame(line.file, 42, 42, 0, 9)])]
+    )
+    run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.5, 0.0, 0.0, 0.5])])
+    found = findings(Symptoms(script=script, run=run, evidence=looked, cores=2))
+    assert [each.cause for each in found] == named
