@@ -150,7 +150,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         parts=dict(parts),
         lines=[msgspec.structs.replace(line, called=called(line, times, calls)) for line in found],
         loading=questions.loaders.watch.total(),
-        data=None if script.loader is None else data_facts(script.loader, questions.loaders.asked_worker[0]),
+        data=_data(questions),
         collecting=dict(collecting),
         is_on=inquiry.is_on or dict(_modes(script)),
         nodes=inquiry.nodes,
@@ -213,6 +213,13 @@ def _collections(script: Script, part_now: Callable[[], str], seconds: dict[str,
         yield
     finally:
         gc.callbacks.remove(note)
+
+
+def _data(questions: Any) -> messages.DataFacts | None:
+    loaders, loader = questions.loaders, questions.subject.loader
+    if loader is None:
+        return None
+    return msgspec.structs.replace(data_facts(loader, loaders.asked_worker[0]), draws=bool(loaders.drawn[0]))
 
 
 def _modes(script: Script) -> Iterator[tuple[str, str]]:

@@ -155,6 +155,7 @@ class DataFacts(msgspec.Struct, kw_only=True):
     is_split: bool = False
     can_batch: bool = False
     batches: int = 0
+    draws: bool = False
     generators: list[str] = []
     in_memory: list[str] = []
     objects: int = 0

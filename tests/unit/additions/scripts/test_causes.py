@@ -679,3 +679,51 @@ def test_a_line_that_calls_the_model_is_named_where_its_own_part_takes_much(role
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.5, 0.0, 0.0, 0.5])])
     found = findings(Symptoms(script=script, run=run, evidence=looked, cores=2))
     assert [each.cause for each in found] == named
+
+
+@pytest.mark.parametrize(
+    ("text", "called", "says"),
+    [
+        ("bar.set_postfix(auc=auc(scores))", "", "make this line cheaper, or do it less often"),
+        (
+            "cost = giou(out, want)",
+            "in f, called 25 times a step from train.py:60",
+            "make fewer calls, on larger",
+        ),
+        (
+            "costs = [giou(a, b) for a, b in pairs]",
+            "",
+            "make fewer calls, on larger tensors, or do it less often",
+        ),
+    ],
+)
+def test_fewer_calls_are_the_remedy_only_of_a_line_that_makes_many(text, called, says):
+    line = Line(OWN, "/home/me/train.py", 9, 4.0, [], text, called)
+    run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.6, 0.0, 0.0, 0.4])])
+    looked = Evidence(steps=10, parts={OWN: 4.0, "forward": 6.0}, lines=[line])
+    (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
+    assert found.cause == "own_line" and found.change.startswith(says)
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_what_is_random_is_not_to_be_done_once_in_advance(draws):
+    line = Line("data set", "/home/me/train.py", 22, 6.0, [], "return self.aug(self.x[i]), self.y[i]")
+    data = DataFacts(kind="Images", workers=0, draws=draws)
+    (found,) = findings(seen(parts={"data set": 6.0, "forward": 4.0}, lines=[line], data=data))
+    what = "what is not random" if draws else "it"
+    assert found.change.startswith(f"do {what} once in advance, do it for a whole batch, or move it into")
+
+
+def test_whether_the_data_set_draws_is_asked_where_it_loads():
+    loaders = SimpleNamespace(asked_worker=[0], drawn=b"\1")
+    loader = torch.utils.data.DataLoader([1, 2])
+    asked = SimpleNamespace(loaders=loaders, subject=SimpleNamespace(loader=loader))
+    assert evidence._data(asked).draws
+
+
+def test_what_a_line_between_steps_makes_again_is_made_once_before_the_training():
+    line = Line(BETWEEN, "/home/me/train.py", 41, 4.0, ["loads"], "return DataLoader(Sensors(PATH))")
+    run = Account(parts={"steps": 6.0, BETWEEN: 4.0})
+    looked = Evidence(steps=10, parts={BETWEEN: 4.0, "forward": 6.0}, lines=[line])
+    (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
+    assert found.change.endswith("do once, before the training") and "tensors" not in found.change
