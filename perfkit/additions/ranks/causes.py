@@ -40,6 +40,11 @@ def _weights(seen: RankSymptoms) -> Found:
     equal = [step for step in steps if len({state.weights[step] for state in seen.states}) == 1]
     unlike = [step for step in steps if step not in equal]
     exchanged = any(state.ddps or state.exchanges for state in seen.states)
+    apart = [ddp for ddp in seen.first.ddps if ddp.unknown]
+    if apart and (unlike or not steps):  # else the script exchanges them itself
+        ddp = apart[0]
+        yield _CAUSES.found("unknown_parameters", place(ddp.where), names=ddp.unknown, unlike=unlike)
+        return
     if unlike and not exchanged:
         yield _CAUSES.found("nothing_exchanged", _model(seen), ranks=len(seen.states))
     elif unlike and equal and equal[0] < unlike[0] and not are_apart(seen.states):

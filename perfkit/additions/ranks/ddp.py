@@ -132,6 +132,7 @@ class SeenDdp:
     told: Any
     ended: int = 0
     unused: int | None = None  # most bytes of parameters without a gradient; None until torch has told
+    known: frozenset[int] = frozenset()  # ids of the parameters it exchanges, which it keeps alive
 
 
 class DdpExchange:
@@ -149,7 +150,8 @@ class DdpExchange:
     def make(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         plain(model, *args, **kwargs)
         where = next(self._sampler.lines(sys._getframe(1)), "")
-        self.models[model] = SeenDdp(where, model.logger._get_ddp_logging_data())
+        known = frozenset(id(each) for each in model.module.parameters() if each.requires_grad)
+        self.models[model] = SeenDdp(where, model.logger._get_ddp_logging_data(), known=known)
         # On a GPU, torch waits for the device in each pass that it times: the first ten, then each tenth.
         model._set_ddp_runtime_logging_sample_rate(10)
         if model.device_type == "cpu":
@@ -223,6 +225,14 @@ class DdpExchange:
                 buffers=sum(1 for _ in model.module.buffers()),
                 backend=str(told.get("backend_name", "")),
                 cap=told.get("bucket_cap_bytes", 0),
+                unknown=list(_unknown(model, seen.known)),
                 is_compiled=hasattr(model.module, "_orig_mod"),
                 sync_norms=sum(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules()),
             )
+
+
+def _unknown(model: Any, known: frozenset[int]) -> Iterator[str]:
+    """Names of parameters that train and that the model does not exchange, as those of a head set later."""
+    for name, each in model.module.named_parameters():
+        if each.requires_grad and id(each) not in known and name not in model.parameters_to_ignore:
+            yield name

@@ -69,6 +69,7 @@ class Ddp(msgspec.Struct, frozen=True, kw_only=True):
     cap: int = 0  # bytes of a bucket, at most
     is_compiled: bool = False  # whether the model in it was compiled before
     sync_norms: int = 0  # layers of `SyncBatchNorm`
+    unknown: list[str] = []  # parameters that train, and that it does not exchange
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from perfkit.additions.ranks.ddp import NEVER, DdpExchange, SeenDdp, Setting, StepExchange, buckets_of
@@ -83,7 +84,7 @@ class Timed:
         self.logger = SimpleNamespace(
             set_runtime_stats_and_log=lambda: None, _get_ddp_logging_data=self._logging_data
         )
-        self.module = SimpleNamespace(buffers=list)
+        self.module = SimpleNamespace(buffers=list, parameters=list, named_parameters=list)
         self.modules = list
         self._unused = iter([unused] if isinstance(unused, int) else unused)
         self.rates = []
@@ -179,3 +180,18 @@ def test_torch_is_asked_after_all_first_passes_and_then_after_few():
         exchange._usual_backward_s = 0.0  # whatever this machine takes for nothing
         exchange.backward(lambda: None)
     assert asked == [*range(LIMIT.all_read + 1), *range(48, 100, LIMIT.rarest)]
+
+
+def test_parameters_that_came_after_the_model_was_wrapped_are_told():
+    """A new head, or layers that were frozen: torch exchanges what trained when it was wrapped."""
+    model = Timed("cuda", [1, 1])
+    model.parameters_to_ignore = {"2.bias"}
+    model.module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    model.module[0].weight.requires_grad = False
+    model._set_ddp_runtime_logging_sample_rate = lambda rate: None
+    exchange = DdpExchange(SimpleNamespace(), SimpleNamespace(lines=lambda frame: iter(())))
+    exchange.make(lambda model: None, model)
+    assert next(exchange.ddps()).unknown == []
+    model.module[2] = nn.Linear(2, 2)
+    model.module[0].weight.requires_grad = True
+    assert next(exchange.ddps()).unknown == ["0.weight", "2.weight"]

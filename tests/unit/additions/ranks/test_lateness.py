@@ -181,6 +181,21 @@ def test_weights_that_drift_apart_are_wrong_not_slow():
     assert "nothing_exchanged" in found(alone)
 
 
+def test_parameters_that_are_not_exchanged_are_named_unless_the_weights_are_equal_all_the_same():
+    """A new head differs from the first look on, where each rank has its own seed."""
+    ddp = msgspec.structs.replace(DDP, unknown=["head.weight", "head.bias"])
+    weights = ({0: 5, 20: 6}, {0: 4, 20: 7})
+    states = [
+        msgspec.structs.replace(state, ddps=[ddp], weights=each)
+        for state, each in zip(ranks(0.9, 0.9), weights, strict=True)
+    ]
+    told = found(states)["unknown_parameters"]
+    assert (told.kind, told.where) == ("data", "train.py:9")
+    assert "2 parameters (head.weight, head.bias)" in told.evidence and "after step 20" in told.evidence
+    equal = [msgspec.structs.replace(state, weights={0: 5, 20: 6}) for state in states]
+    assert "unknown_parameters" not in found(equal), "the script exchanges them itself"
+
+
 def test_one_thread_is_blamed_only_where_torchrun_set_it_and_cores_are_free():
     states = [msgspec.structs.replace(state, threads=1, is_of_agent=True) for state in ranks(0.9, 0.9)]
     assert "OMP_NUM_THREADS=4" in found(states, cores=8, chose_threads=False)["threads_of_ranks"].change
