@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
 import jinja2
@@ -29,7 +30,7 @@ def sentences(package: str, name: str, **filters: Any) -> Any:
     return environment.get_template(name, globals={"clean": CLEAN}).module
 
 
-SENTENCES = sentences(__package__, "watched.jinja", clean=clean, shown=shown)
+SENTENCES = sentences(__package__, "watched.jinja", clean=clean, shown=shown, median=median)
 
 
 def first_sentence(result: Any) -> str:
@@ -104,5 +105,8 @@ def _lines(result: Any) -> Table:
 
 def _steps(result: Any) -> Table:
     note = "Steps with an evaluation, a checkpoint or a profiler are left out, unless most have one."
+    further = result.run.steps - len(result.seen.block.step_s)
+    if result.evidence.one_thread:
+        note += f" The other {further} steps of the run include those that had one compute thread."
     count = units.plural(len(result.seen.block.step_s), "timed step")
     return Table(("quantity", "value"), _rows(SENTENCES.steps(result)), count, note)

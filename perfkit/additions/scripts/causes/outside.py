@@ -48,9 +48,10 @@ def _checkpoints(seen: Symptoms) -> Found:
     # Other programs make steps long, but not those of the looks with one thread.
     parts = seen.evidence.parts
     looked_at = parts.get("checkpoint", 0.0) / (sum(parts.values()) or 1.0)
-    share = max(seen.run.running(CHECKPOINTS), looked_at)
-    if share >= LEAST / 2:
-        yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share)
+    share = seen.run.running(CHECKPOINTS) or looked_at
+    if max(share, looked_at) >= LEAST / 2:
+        least = looked_at if seen.evidence.one_thread and looked_at > share else None
+        yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share, looked_at=least)
 
 
 def _between_steps(seen: Symptoms) -> Found:

@@ -727,3 +727,14 @@ def test_what_a_line_between_steps_makes_again_is_made_once_before_the_training(
     looked = Evidence(steps=10, parts={BETWEEN: 4.0, "forward": 6.0}, lines=[line])
     (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
     assert found.change.endswith("do once, before the training") and "tensors" not in found.change
+
+
+def test_the_share_of_checkpoints_is_that_of_the_table_of_the_run():
+    """54% was said, of the steps with one compute thread, next to 39% in the table."""
+    run = Account(parts={"steps": 6.0, "checkpoints": 4.0})
+    looked = Evidence(steps=10, parts={"checkpoint": 6.0, "forward": 4.0}, one_thread=True)
+    (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
+    assert found.share == 0.4
+    assert (
+        found.evidence == "40% of the run is spent in torch.save (60% of the steps with one compute thread)"
+    )
