@@ -157,12 +157,17 @@ class Procedures:
         taken.marked.append(step)
         self._marked += 1
         if self._marked >= max(MANY_MARKED, self._plain):
-            self._counts_marked = True
-            marks = " and ".join(sorted(set().union(*(each.marks for each in taken.marked))))
-            which = "every second step" if self._plain else "every step"
-            self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
-            taken.plain += taken.marked
-            taken.marked = []
+            self.count_marked()
+
+    def count_marked(self) -> None:
+        """Steps with other work in them count from now on, and those of the last `take`."""
+        taken = self.under_way
+        self._counts_marked = True
+        marks = " and ".join(sorted(set().union(*(each.marks for each in taken.marked))))
+        which = "every second step" if self._plain else "every step"
+        self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
+        taken.plain += taken.marked
+        taken.marked = []
 
     def warm_up(self, budget_s: float) -> Taking:
         """Takes steps until their time is steady, or the budget is spent; then resets the memory peak."""

@@ -145,9 +145,18 @@ class Questions(Procedures, Callback):
             notes=[*script.notes, *script.files.notes],
         )
 
-    def observe(self, steps: int, seconds: float = math.inf) -> Procedure:
-        """`Observation` of plain steps: fewer if the script ends before, or if they take longer."""
+    def observe(self, steps: int, seconds: float = math.inf, limit_s: float = math.inf) -> Procedure:
+        """`Observation` of plain steps: fewer if the script ends before, or if they take longer.
+
+        If there is none within `limit_s`, as where each step compiles, the others count.
+        """
         until = clock() + seconds
+        latest = clock() + limit_s
+
+        def is_over() -> bool:
+            taken = self.under_way
+            return bool(taken.plain or taken.marked) and clock() > (until if taken.plain else latest)
+
         with self.run_account.counting():
             try:
                 if LIMIT.many * self._early[-1].seconds < seconds:
@@ -156,7 +165,10 @@ class Questions(Procedures, Callback):
                 known = -1
                 while known < len(self._script.optimizers):  # one that shows up later makes steps longer
                     known = len(self._script.optimizers)
-                    yield from self.take(1, "measuring", steps, lambda: clock() > until)
+                    yield from self.take(0, "measuring", steps, is_over)
+                if not self.under_way.plain:
+                    self.count_marked()
+                    self.time_steps()
             except Ended:
                 if not self.under_way.plain:
                     raise

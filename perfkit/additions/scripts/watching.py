@@ -141,7 +141,8 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     until = time.monotonic() + budget_s
     patient = math.inf if whole else until + LIMIT.patience_s  # an evaluation may be under way
     before = cores.cpu_times(script.tree.cpu_s())
-    plain = script.ask("observe", steps=LIMIT.steps, seconds=budget_s * LIMIT.observing)
+    limit_s = math.inf if whole else budget_s
+    plain = script.ask("observe", steps=LIMIT.steps, seconds=budget_s * LIMIT.observing, limit_s=limit_s)
     taken = cores.taken_share(before, cores.cpu_times(script.tree.cpu_s()))
     account, facts, peak = script.ask("account"), script.ask("describe"), script.ask("peak")
     answers = Answers(script, plain, account, facts, peak, taken, has_ended=plain.ended)

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from perfkit.additions.referee.witness import Witness
-from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts import hooks, questions
 from perfkit.additions.scripts.questions import Ended, Questions
-from perfkit.additions.scripts.script import Callback, Script
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.scripts.training import Models
 from perfkit.worker.messages import TimedSteps
+from perfkit.worker.procedure import Procedures, drive
 from tests.support.settings import settings
 
 
@@ -98,7 +99,7 @@ def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed
     def take(count, phase, most, enough):
         taken.append([*asked._script.optimizers])
         asked._script.optimizers = ["D", "G"]
-        asked.under_way = SimpleNamespace(timed=lambda: TimedSteps(len(taken), 1.0, [1.0], [0.0]))
+        asked.under_way = SimpleNamespace(plain=[1], timed=lambda: TimedSteps(len(taken), 1.0, [1.0], [0.0]))
         yield
 
     asked.take = take
@@ -107,6 +108,30 @@ def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed
         while True:
             next(procedure)
     assert taken == [["D"], ["D", "G"]] and end.value.value.block.samples == 2
+
+
+@pytest.mark.parametrize(("plain_from", "ends_at"), [(99, 54.0), (1, 27.0)])
+def test_where_each_step_compiles_the_steps_within_the_limit_are_those_that_are_observed(
+    plain_from, ends_at, monkeypatch
+):
+    """A budget of 30 s ended after 260 s, when eight steps of 27 s had compiled."""
+    now, notes = [0.0], []
+    monkeypatch.setattr(questions, "clock", lambda: now[0])
+    asked = Questions.__new__(Questions)
+    Procedures.__init__(asked, lambda phase: None, lambda: now[0])
+    asked.subject = SimpleNamespace(device=torch.device("cpu"), note=notes.append)
+    asked._script = SimpleNamespace(optimizers=["Adam"])
+    asked._early = [ScriptStep(seconds=27.0)]
+    asked.run_account = SimpleNamespace(counting=nullcontext)
+
+    def step():
+        now[0] += 27.0
+        marks = set() if now[0] / 27.0 >= plain_from else {"compilation"}
+        return ScriptStep(seconds=27.0, samples=8, marks=marks)
+
+    seen = drive(asked.observe(steps=60, seconds=6.0, limit_s=30.0), step)
+    assert now[0] == ends_at and seen.step_s == 27.0
+    assert bool(notes) == (plain_from == 99)
 
 
 def test_parts_are_told_that_the_script_has_ended(script):
