@@ -141,6 +141,8 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         script.looked_at.value = False
     passes = [*script.sites["backward"], *script.sites["step"]]
     found = lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes if site.frames])
+    loaders, loader = questions.loaders, script.loader
+    data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -150,7 +152,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         parts=dict(parts),
         lines=[msgspec.structs.replace(line, called=called(line, times, calls)) for line in found],
         loading=questions.loaders.watch.total(),
-        data=_data(questions),
+        data=data,
         collecting=dict(collecting),
         is_on=inquiry.is_on or dict(_modes(script)),
         nodes=inquiry.nodes,
@@ -213,13 +215,6 @@ def _collections(script: Script, part_now: Callable[[], str], seconds: dict[str,
         yield
     finally:
         gc.callbacks.remove(note)
-
-
-def _data(questions: Any) -> messages.DataFacts | None:
-    loaders, loader = questions.loaders, questions.subject.loader
-    if loader is None:
-        return None
-    return msgspec.structs.replace(data_facts(loader, loaders.asked_worker[0]), draws=bool(loaders.drawn[0]))
 
 
 def _modes(script: Script) -> Iterator[tuple[str, str]]:

@@ -85,11 +85,12 @@ class Watch:
         return total if total.batches else None
 
 
-def data_facts(loader: Any, asked_worker: int) -> DataFacts:
+def data_facts(loader: Any, asked_worker: int, drawn: int = 0) -> DataFacts:
     """What a loader and its data set are."""
     dataset: Any = getattr(loader, "dataset", None)
     facts = DataFacts(
         kind=type(dataset).__name__,
+        draws=bool(drawn),
         workers=getattr(loader, "num_workers", 0) or 0,
         keeps_workers=hasattr(loader, _KEEPS_WORKERS),
         is_iterable=isinstance(dataset, data.IterableDataset),

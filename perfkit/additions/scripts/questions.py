@@ -146,12 +146,8 @@ class Questions(Procedures, Callback):
         )
 
     def observe(self, steps: int, seconds: float = math.inf, limit_s: float = math.inf) -> Procedure:
-        """`Observation` of plain steps: fewer if the script ends before, or if they take longer.
-
-        If there is none within `limit_s`, as where each step compiles, the others count.
-        """
-        until = clock() + seconds
-        latest = clock() + limit_s
+        """`Observation` of plain steps: fewer if the script ends or they take long; others if none comes."""
+        until, latest = clock() + seconds, clock() + limit_s
 
         def is_over() -> bool:
             taken = self.under_way

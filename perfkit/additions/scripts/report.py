@@ -104,9 +104,6 @@ def _lines(result: Any) -> Table:
 
 
 def _steps(result: Any) -> Table:
-    note = "Steps with an evaluation, a checkpoint or a profiler are left out, unless most have one."
-    further = result.run.steps - len(result.seen.block.step_s)
-    if result.evidence.one_thread:
-        note += f" The other {further} steps of the run include those that had one compute thread."
+    note = str(SENTENCES.steps_note(result))
     count = units.plural(len(result.seen.block.step_s), "timed step")
     return Table(("quantity", "value"), _rows(SENTENCES.steps(result)), count, note)

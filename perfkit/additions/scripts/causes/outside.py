@@ -50,8 +50,7 @@ def _checkpoints(seen: Symptoms) -> Found:
     looked_at = parts.get("checkpoint", 0.0) / (sum(parts.values()) or 1.0)
     share = seen.run.running(CHECKPOINTS) or looked_at
     if max(share, looked_at) >= LEAST / 2:
-        least = looked_at if seen.evidence.one_thread and looked_at > share else None
-        yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share, looked_at=least)
+        yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share, seen=seen, looked_at=looked_at)
 
 
 def _between_steps(seen: Symptoms) -> Found:

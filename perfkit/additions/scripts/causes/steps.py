@@ -148,9 +148,7 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
         is_needed = any(re.search(needed, name) for name in line.calls)
         if share >= LEAST and sees_models and line.where not in named | others and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
-            is_repeated = bool(line.called or re.search(r"\bfor\b", line.text))
-            how = {"is_rare": is_rare, "is_repeated": is_repeated}
-            yield _CAUSES.found("own_line", line.where, share, seen=seen, text=line.text, **how)
+            yield _CAUSES.found("own_line", line.where, share, seen=seen, line=line, is_rare=is_rare)
     # What is not in the graph has no backward pass, which usually takes longer; a compiled one says nothing.
     is_longer = 0 < seen.share_of("backward") < seen.share_of("forward") and not seen.run.compiled
     most = seen.share_of("forward") / 2

@@ -715,10 +715,8 @@ def test_what_is_random_is_not_to_be_done_once_in_advance(draws):
 
 
 def test_whether_the_data_set_draws_is_asked_where_it_loads():
-    loaders = SimpleNamespace(asked_worker=[0], drawn=b"\1")
     loader = torch.utils.data.DataLoader([1, 2])
-    asked = SimpleNamespace(loaders=loaders, subject=SimpleNamespace(loader=loader))
-    assert evidence._data(asked).draws
+    assert [data_facts(loader, 0, drawn).draws for drawn in (0, 1)] == [False, True]
 
 
 def test_what_a_line_between_steps_makes_again_is_made_once_before_the_training():
