@@ -18,7 +18,6 @@ from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
 LIMIT = limits("watching")
-_MOST_LINES = 8  # of a script that are listed
 # The part of a run in which a line of this part is; all others are lines of its steps.
 _OF_RUN = {"start": EPOCHS, "checkpoint": CHECKPOINTS, EVALUATION: EVALUATION, BETWEEN: BETWEEN}
 
@@ -86,7 +85,7 @@ def _rows(text: Any) -> list[list[str]]:
 def _lines(result: Any) -> Table:
     evidence, run = result.evidence, result.run
     rows = list[list[str]]()
-    for line in evidence.lines[:_MOST_LINES]:
+    for line in evidence.lines[: LIMIT.most_lines]:
         if part := _OF_RUN.get(line.part):
             of_part = line.seconds / max(evidence.parts[line.part], 1e-9)
             time = f"{units.duration(of_part * run.parts.get(part, 0.0))} in all"

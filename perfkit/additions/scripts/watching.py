@@ -184,8 +184,7 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
     """What follows from the answers of a script."""
     looked = answers.evidence or Evidence(steps=0)
     plain, account, facts = answers.plain, answers.account, answers.facts
-    # Other programs come and go: while they take the cores, steps get slower by themselves.
-    trend, growing = (None, "") if answers.taken > CLEAN else trend_of(account)
+    trend, growing = trend_of(account, answers.taken > CLEAN)
     last = account.last if answers.has_ended else 0
     remarks = str(report.SENTENCES.remarks(last, answers.missing, plain.step_s, answers.taken)).split("|")
     seen = Watched(
@@ -215,14 +214,19 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
     return msgspec.structs.replace(seen, run=run, findings=findings, suggestions=suggestions)
 
 
-def trend_of(account: Account) -> tuple[Trend | None, str]:
-    """How plain steps change, and the part of a step that does."""
+def trend_of(account: Account, is_disturbed: bool = False) -> tuple[Trend | None, str]:
+    """How plain steps change, and the part of a step that does; of disturbed ones, only what is far."""
     plain = account.plain
     found = trend([step.number for step in plain], [step.seconds for step in plain], account.epochs)
     if found is None or found.kind == "steady":
-        return found, ""
+        return None if is_disturbed else found, ""
     third = max(1, len(plain) // 3)
     parts = np.array([step.parts for step in plain])
-    grew = np.median(parts[-third:], axis=0) - np.median(parts[:third], axis=0)
+    first, last = np.median(parts[:third], axis=0), np.median(parts[-third:], axis=0)
+    grew = last - first
     largest = int(grew.argmax())
+    # Other programs come and go: while they take the cores, all parts of a step get slower.
+    others = (last.sum() - last[largest]) / max(first.sum() - first[largest], 1e-9)
+    if is_disturbed and last[largest] < LIMIT.far * max(1.0, others) * first[largest]:
+        return None, ""
     return found, messages.OF_STEP[largest] if grew[largest] > 0.8 * np.abs(grew).sum() else ""

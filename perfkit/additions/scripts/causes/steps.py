@@ -74,7 +74,7 @@ def _in_steps(seen: Symptoms) -> Found:
     share = seen.of_run(sum(evidence.in_hooks.values()))
     if share >= LEAST / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
-        yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, text=text_at(place))
+        yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, seen=seen, text=text_at(place))
     where = seen.site("evaluation")
     share = sum(part for line, part in seen.lines(OWN) if _calls_model(seen, line, where))
     if share >= LEAST and where:

@@ -736,3 +736,25 @@ def test_the_share_of_checkpoints_is_that_of_the_table_of_the_run():
     assert (
         found.evidence == "40% of the run is spent in torch.save (60% of the steps with one compute thread)"
     )
+
+
+@pytest.mark.parametrize(
+    ("part", "others", "kind"),
+    [
+        (lambda n: 0.01 + 0.002 * n, lambda n: 0.05, "grows"),  # hooks that pile up
+        (lambda n: 0.05 + 0.002 * n, lambda n: 0.05 + 0.002 * n, None),  # other programs begin
+        (lambda n: 0.05 + 0.001 * n, lambda n: 0.05, None),  # it may be chance
+    ],
+)
+def test_on_a_busy_machine_a_part_grows_if_it_does_much_more_than_the_others(part, others, kind):
+    steps = [StepTime(n, part(n) + others(n), [0.0, part(n), others(n), 0.0, 0.0]) for n in range(60)]
+    trend, growing = trend_of(Account(parts={"steps": 1.0}, plain=steps), is_disturbed=True)
+    assert (trend.kind if trend else None, growing) == (kind, "forward" if kind else "")
+    assert trend_of(Account(parts={"steps": 1.0}, plain=steps))[0].kind == "grows"
+
+
+@pytest.mark.parametrize(("growing", "says"), [("forward", True), ("", False)])
+def test_hooks_that_pile_up_are_said_to_take_longer_and_longer(growing, says):
+    hooked = seen(parts={"forward": 6.0, "backward": 4.0}, in_hooks={"/home/me/train.py:47": 5.0})
+    (found,) = findings(msgspec.structs.replace(hooked, growing=growing))
+    assert found.cause == "work_in_hooks" and ("longer and longer" in found.evidence) == says

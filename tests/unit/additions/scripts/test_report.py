@@ -182,7 +182,7 @@ def test_compilation_that_takes_much_of_the_run_is_said_with_the_call_that_makes
 @pytest.mark.parametrize(
     ("ended", "says"),
     [
-        (False, "because a step takes 5.00 s. Watch it again with --budget 130."),
+        (False, "because a step takes 5.00 s. Watch it again with --budget 70."),
         (True, "let it train longer."),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_script_that_still_answers_a_question_is_asked_no_other():
 def test_what_cannot_be_over_in_time_is_not_begun_and_says_nothing_of_the_script():
     """A question may take twenty steps of 10 ms."""
     asked = answers(Answering(1))
-    assert asked.ask("a", "question of a", time.monotonic() + 0.15) is None
+    assert asked.ask("a", "question of a", time.monotonic() + 0.05) is None
     assert (asked.has_ended, asked.is_busy, asked.missing) == (False, False, ["a"])
     assert asked.ask("b", "question of b", math.inf) == 1
 
