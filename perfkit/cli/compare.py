@@ -1,6 +1,5 @@
 """`perfkit compare`: which of two recipes is faster."""
 
-from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 import msgspec
@@ -9,7 +8,7 @@ import typer
 from perfkit.cli import options
 from perfkit.cli.command import complain
 from perfkit.errors import InvalidValue
-from perfkit.results import Comparison, RunStore, stats
+from perfkit.results import Comparison, stats
 from perfkit.show import units
 from perfkit.studies import compare as comparing
 from perfkit.studies.sources import Study
@@ -40,9 +39,7 @@ def compare(
         what = f"nothing is measured on {training.device}, so there is no time to limit"
         raise InvalidValue(what, "Leave out --budget")
     a, b = (comparing.candidate(side, plan) for side in named)
-    keeping: AbstractContextManager[RunStore | None] = options.stored_if_possible()
-    if gate.limit is None or more:
-        keeping = options.stored()
+    keeping = options.stored() if gate.limit is None or more else options.stored_if_possible()
     with keeping as store:
         with options.progress() as follow:
             if gate.limit is not None:

@@ -40,4 +40,6 @@ class Comparison(msgspec.Struct, frozen=True):
             basis = f"{self.rounds} {'interleaved' if self.pairing.interleaved else 'sequential'} rounds"
             if self.incarnations > 1:
                 basis += f" in {self.incarnations} pairs of processes"
+            if self.b.disturbed is not None:
+                basis += f"; other programs took {self.b.disturbed:.0%} of the cores meanwhile"
         return f"{self.b.title} / {self.a.title}: {numbers}; {basis}"

@@ -24,6 +24,7 @@ from perfkit.ladder.catalogue import Budget
 from perfkit.results import recordings
 from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
+from perfkit.results.schema import Raw
 from perfkit.results.store import RunStore, keep
 from perfkit.studies import compare as comparing
 from perfkit.studies.sources import Plan
@@ -201,6 +202,15 @@ def test_a_gate_takes_as_many_rounds_as_a_verdict_and_a_room_that_spoils_neither
     said = capsys.readouterr().err
     assert "from 1 round, but a verdict needs 5" in said and "which took turns" in said
     assert gate_code(Comparison(*sides, few), 0.5, fewest=1) == 0, "whole runs are one round"
+
+
+def test_a_comparison_on_cores_that_others_took_says_so(data_dir, monkeypatch):
+    """A worker was 11 times as fast there, and the line was that of a quiet machine."""
+    quiet = Comparison(measured("a"), measured("b"), PAIRING)
+    busy = structs.replace(quiet, b=measured("b", raw=Raw(disturbed=[0.6] * 9)))
+    for found, said in ((quiet, "; 9 interleaved rounds\n"), (busy, "took 60% of the cores meanwhile\n")):
+        monkeypatch.setattr(comparing, "compare_candidates", lambda *_, found=found: found)
+        assert run(*SIDES).endswith(said)
 
 
 def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_dir):
