@@ -56,7 +56,7 @@ class _StrictCommand(TyperCommand):
         try:
             given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
         except Exception as problem:  # click's NoSuchOption has possibilities
-            if hasattr(problem, "possibilities") and "-- ARGS" in self.get_usage(ctx):
+            if hasattr(problem, "possibilities") and "-- ARGS" in " ".join(self.get_usage(ctx).split()):
                 near = f" Possible: {', '.join(problem.possibilities)}." if problem.possibilities else ""
                 ctx.fail(f"{problem}.{near} A script's own options follow after --")
             raise

@@ -449,6 +449,25 @@ def test_a_fine_tuned_head_over_a_frozen_backbone_is_healthy(folder):
     assert seen.findings == []
 
 
+def test_a_discriminator_that_is_frozen_for_a_part_of_each_step_is_healthy(folder):
+    """As in pix2pix: when a step ends it is frozen, has gradients, and has been changed."""
+    seen = watched(
+        "optimizer_d = torch.optim.SGD(model[2].parameters(), 0.01)\n"
+        "optimizer = torch.optim.SGD(model[0].parameters(), 0.01)\n"
+        "while True:\n    model[2].requires_grad_(True)\n"
+        "    model(torch.randn(4, 8)).mean().backward()\n    optimizer_d.step()\n"
+        "    model[2].requires_grad_(False)\n    step(torch.randn(4, 8))\n"
+    )
+    assert "frozen_but_updated" not in {found.cause for found in seen.findings} and not seen.evidence.frozen
+
+
+def test_a_model_may_have_an_argument_of_any_name(folder):
+    code = "class Named(nn.Linear):\n    def forward(self, x, module, call): return super().forward(x)\n"
+    code += "model = Named(8, 2)\noptimizer = torch.optim.SGD(model.parameters(), 0.01)\nwhile True:\n"
+    code += "    model(torch.randn(4, 8), module=1, call=2).mean().backward()\n    optimizer.step()\n"
+    assert watched(code).seen.block.step_s
+
+
 def test_a_whole_run_is_accounted_for_and_a_later_window_can_be_asked_for(folder):
     code = "for number in range(400):\n    step(torch.randn(4, 8))\n    time.sleep(0.005)\n"
     seen = watched(code, after=100, whole=True)

@@ -42,10 +42,10 @@ class RanksLaunch(Launch):
 
     @property
     def alone(self) -> Launch | None:
-        """What python itself starts, as one process; None for launchers of ranks, and after options."""
+        """What python starts as one process, without options of python; None for launchers of ranks."""
         python, *words = self.command
-        if words[:1] == ["-u"]:  # scripts that are watched have it anyway
-            words = words[1:]
+        while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+            words = words[2:] if words[0] in ("-X", "-W") else words[1:]
         is_module = words[:1] == ["-m"]
         program, *arguments = words[is_module:] or ["-"]
         starts_ranks = is_module and program.partition(".")[0] in _LAUNCHERS

@@ -12,7 +12,7 @@ import sys
 import timeit
 import traceback
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from types import CodeType
 from typing import Any
 
@@ -50,6 +50,7 @@ class Inquiry(Callback):
         self.is_on: dict[str, str] = {}  # modes in the last backward pass, where a `with` may have them on
         self.shapes = set[tuple[int, ...]]()
         self.rows: Rows | None = None
+        self.trained = set[int]()  # weights that were not frozen when an optimizer came to them, by `id`
         self.padding: list[tuple[float, float, int]] = []
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
@@ -87,8 +88,13 @@ class Inquiry(Callback):
         self.padding.append(max(_paddings(given), default=(0.0, 0.0, 0)))
 
     def on_gradients(self) -> None:
-        if self.rows is None and not is_capturing():
-            self.rows = self._script.do(_LOOKS, _rows, self._script)
+        if not is_capturing():
+            self._script.do(_LOOKS, self._look_at_weights)
+
+    def _look_at_weights(self) -> None:
+        if self.rows is None:
+            self.rows = _rows(self._script)
+        self.trained |= {id(weight) for weight in self._script.parameters() if weight.requires_grad}
 
     def on_graph(self, roots: Any, is_kept: bool) -> None:
         if self._script.looked_at.value:
@@ -123,6 +129,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     torch.set_num_threads(threads or own_threads)
     sizes = {id(held): len(held) for _, held, _ in _containers()}
     before = _first_values(script)
+    inquiry.trained.clear()
     try:
         with (
             questions.run_account.counting(),
@@ -168,18 +175,22 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         in_hooks=_in_hooks(script, sampler.users, times),
         peak=checks.peak_bytes(script.device)[0],
         memory=_memory_for(script.device),
-        **_weights(script, before),
+        **_weights(script, before, inquiry.trained),
     )
 
 
 def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, Counter[tuple[str, str]]]:
     """How often functions are called in a plain step; none if it is not one, or others are told of calls."""
     calls = Counter[tuple[str, str]]()
-    if sys.getprofile() is None:
-        profile = cProfile.Profile(builtins=False)
+    # From Python 3.12 on, a profile would be of all threads, and a script that begins its own would fail.
+    if sys.getprofile() is None and sys.version_info < (3, 12):
+        profile: Any = cProfile.Profile(builtins=False)
         profile.enable()
-        step = yield
-        profile.disable()
+        try:
+            step = yield
+        finally:
+            if sys.getprofile() is profile:  # else the script has begun its own meanwhile
+                profile.disable()
         for each in [] if step.marks else profile.getstats():
             if isinstance(each.code, CodeType) and not each.code.co_flags & inspect.CO_GENERATOR:
                 calls[users(each.code.co_filename), each.code.co_qualname] += each.callcount
@@ -217,13 +228,20 @@ def _collections(script: Script, part_now: Callable[[], str], seconds: dict[str,
         gc.callbacks.remove(note)
 
 
+def _is_profiled() -> bool:
+    """Whether the script profiles its Python: from 3.12 on, cProfile is a tool of `sys.monitoring`."""
+    monitoring: Any = getattr(sys, "monitoring", None)
+    tool = monitoring.get_tool(monitoring.PROFILER_ID) if monitoring else None
+    return tool is not None or sys.getprofile() is not None
+
+
 def _modes(script: Script) -> Iterator[tuple[str, str]]:
     asked = {
         "anomaly_mode": torch.is_anomaly_enabled(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "tracing": sys.gettrace() is not None,
         "a_profiler": torch._C._autograd._profiler_enabled(),
-        "python_profiler": sys.getprofile() is not None,
+        "python_profiler": _is_profiled(),
         "new_optimizers": 2 * script.new_optimizers > script.steps.count,
         "graph_of_gradients": 2 * script.unused_graphs > script.steps.count,
         "float64": any(p.dtype == torch.float64 for p in script.parameters()),
@@ -240,7 +258,8 @@ def _containers() -> Iterator[tuple[str, Any, str]]:
             for name, value in [*named.items()]:
                 of = sys.modules.get(type(value).__module__)
                 if isinstance(value, dict) and len(value) <= LIMIT.most_keys:
-                    named |= {f"{name}[{key!r}]": part for key, part in value.items()}
+                    items = [item for item in list(value.items()) if isinstance(item[0], str | int)]
+                    named |= {f"{name}[{key!r}]": part for key, part in items}
                 elif is_users(getattr(of, "__file__", None) or "<built in>"):
                     named |= {f"{name}.{key}": part for key, part in getattr(value, "__dict__", {}).items()}
             for name, value in named.items():
@@ -288,8 +307,11 @@ def _first_values(script: Script) -> dict[int, torch.Tensor]:
     return {id(weight): weight.detach().reshape(-1)[: LIMIT.first].clone() for weight in plain}
 
 
-def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, Any]:
-    """Settings of their groups, and parts: with gradients that no optimizer takes, and frozen but changed."""
+def _weights(script: Script, before: Mapping[int, torch.Tensor], trained: Container[int]) -> dict[str, Any]:
+    """Settings of their groups, and parts: with gradients that no optimizer takes, and frozen but changed.
+
+    Those that were `trained` are not frozen, as a GAN's discriminator may be in a part of each step.
+    """
     groups = [
         {key: group[key] for key in sorted({*group} - {"params", "param_names"})} for group in script.groups()
     ]
@@ -306,7 +328,7 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor]) -> dict[str, An
         has_changed = not torch.equal(before[id(weight)], now[id(weight)])
         if weight.requires_grad and id(weight) not in own and not has_changed:
             without_optimizer += weight.numel()
-        if has_changed and not weight.requires_grad:
+        if has_changed and not weight.requires_grad and id(weight) not in trained:
             frozen += weight.numel()
     return known | {"without_optimizer": without_optimizer / total, "frozen": frozen / total}
 

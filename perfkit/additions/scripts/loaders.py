@@ -278,8 +278,9 @@ class Loaders(Callback):
 
     def _fetch_samples(self, plain: Any, fetcher: Any, possibly_batched_index: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
-        in_worker = data._utils.worker._worker_info is not None  # where the part is that of its parent
-        if self._script.looked_at.value and (in_worker or self._script.part not in ("evaluation", "start")):
+        in_worker = data._utils.worker._worker_info is not None  # with the part in which it was started
+        part = self._script.part
+        if self._script.looked_at.value and part != "evaluation" and (in_worker or part != "start"):
             return self.watch.fetch(plain, fetcher, possibly_batched_index)
         self.watch.end_looking()
         self._looks += 1

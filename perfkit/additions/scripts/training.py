@@ -44,7 +44,7 @@ class Models(Callback):
             if not self._script.steps.count:  # later, a compiled model would be compiled again
                 self._calls.are_seen(True)
 
-    def _first_call(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+    def _first_call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script
         call = module._call_impl
         with self._ignoring_inner_calls():

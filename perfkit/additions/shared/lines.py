@@ -229,8 +229,14 @@ def _tells_of_signals() -> bool:
     told = signal.set_wakeup_fd(-1)
     if told in (-1, *_writers):  # in a worker that was forked meanwhile it is that of its parent
         return False
-    signal.set_wakeup_fd(told)
+    _tell_of_signals(told)
     return True
+
+
+def _tell_of_signals(told: int) -> None:
+    """Gives a script its file back, if it can still be told there; Python cannot be asked how it was set."""
+    with contextlib.suppress(OSError, ValueError):
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
 
 
 @contextlib.contextmanager
@@ -254,7 +260,7 @@ def _at_signals(call: Callable[[], None]) -> Iterator[None]:
     finally:
         newest = signal.set_wakeup_fd(-1)
         if newest != writer:  # the script has set its own meanwhile
-            signal.set_wakeup_fd(newest)
+            _tell_of_signals(newest)
         os.set_blocking(writer, True)
         os.write(writer, _END)  # closing it would not end it: workers that were forked have a copy
         thread.join()

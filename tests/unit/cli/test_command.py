@@ -41,8 +41,8 @@ ERRORS = [
 ]  # fmt: skip
 
 
-def run(*arguments, code=0):
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "140"})
+def run(*arguments, code=0, columns=140):
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": str(columns)})
     assert result.exit_code == code, result.output
     return result.output
 
@@ -312,7 +312,7 @@ def test_an_option_that_is_given_twice_is_refused(given):
 
 @pytest.mark.parametrize("command", ["watch", "referee", "patch", "scale"])
 def test_an_option_of_the_script_is_told_its_place(command):
-    text = " ".join(run(command, "train.py", "--epochs", "3", code=2).split())
+    text = " ".join(run(command, "train.py", "--epochs", "3", code=2, columns=30).split())
     assert text.endswith("No such option: --epochs. A script's own options follow after --")
     assert "Possible: --budget" in run(command, "train.py", "--bugdet=9", code=2)
     assert "follow after" not in run("run", "--epochs", "3", code=2), "it has no script"

@@ -99,7 +99,8 @@ def test_a_command_that_turns_out_to_train_in_one_process_is_watched_as_one(tmp_
             ("json.tool", ("--config", "train.py"), True),
         ),
         (["python", "-m", "torch.distributed.run", "train.py"], None),
-        (["python", "-O", "train.py"], None),
+        (["python", "-O", "-X", "dev", "-W", "ignore", "train.py", "-x"], ("train.py", ("-x",), False)),
+        (["python", "-c", "import train"], None),
         (["torchrun", "train.py"], None),
     ],
 )

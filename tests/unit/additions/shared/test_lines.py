@@ -251,6 +251,18 @@ def test_files_to_which_signals_are_written_are_set_back():
         os.close(writer)
 
 
+def test_a_file_for_signals_that_the_script_has_closed_is_nobody_s():
+    """Python cannot give it back, and the script went on without a word before it was watched."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    os.close(reader)
+    os.close(writer)
+    with Sampler(lambda: "own code").running():
+        time.sleep(2 * EVERY_S)
+    assert signal.set_wakeup_fd(-1) == -1
+
+
 def same(value):
     return value
 
