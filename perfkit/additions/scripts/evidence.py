@@ -184,12 +184,13 @@ def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, Counter[t
     calls = Counter[tuple[str, str]]()
     # From Python 3.12 on, a profile would be of all threads, and a script that begins its own would fail.
     if sys.getprofile() is None and sys.version_info < (3, 12):
-        profile: Any = cProfile.Profile(builtins=False)
+        profile = cProfile.Profile(builtins=False)
         profile.enable()
         try:
             step = yield
         finally:
-            if sys.getprofile() is profile:  # else the script has begun its own meanwhile
+            begun_last: Any = sys.getprofile()
+            if begun_last is profile:  # else the script has begun its own meanwhile
                 profile.disable()
         for each in [] if step.marks else profile.getstats():
             if isinstance(each.code, CodeType) and not each.code.co_flags & inspect.CO_GENERATOR:
