@@ -136,24 +136,17 @@ def _late(seen: RankSymptoms) -> Found:
 
 
 def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:
-    if unlike := _unlike_rows(found):
+    if found.has_more_to_compute:
+        elements = found.compared(lambda spent: spent.elements)
+        rows = found.compared(lambda spent: spent.rows)
         calls = [*late.inputs, *([late.loader.where] if late.loader else [])]
         line = next(filter(None, map(line_of_share, calls)), "") or next(iter(calls), "")
-        return place(line), unlike
+        return place(line), str(WORDS.unlike(elements, rows))
     line = line_of_difference(late, others, LIMIT.sampled.get(found.part, (found.part,)))
     part = PARTS.index(found.part)
     here, there = found.compared(lambda spent: spent.parts[part])
     where = line if found.at_times or found.part not in COMPUTES or here > 2 * there else ""
     return place(where), str(WORDS.why(found, text_at(where), here, there))
-
-
-def _unlike_rows(found: Lateness) -> str:
-    """How the inputs of the late rank are larger; empty if they are not."""
-    if not found.has_more_to_compute:
-        return ""
-    elements = found.compared(lambda spent: spent.elements)
-    rows = found.compared(lambda spent: spent.rows)
-    return str(WORDS.unlike(elements, rows))
 
 
 def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[Exchange | None, str]:
@@ -287,9 +280,19 @@ def _cores(seen: RankSymptoms) -> Found:
         yield found if starves else structs.replace(found, urgency=0.0)  # it costs nothing
 
 
+def _process(seen: RankSymptoms) -> Found:
+    """A process in which more computes than its training, as a thread that never rests."""
+    *others, most = sorted(seen.states, key=lambda state: state.cpu_s / state.told)
+    usual = fmean(state.cpu_s / state.told for state in others)
+    more = most.cpu_s / most.told - usual
+    late = seen.lateness
+    if late and late.late != most.rank and more > max(usual / 2, LIMIT.least_of_own * late.step_s):
+        yield _CAUSES.found("busy_process", rank=most.rank, more=more, usual=usual)
+
+
 CAUSES: tuple[Callable[[RankSymptoms], Found], ...] = (
     _weights, _apart, _rows, _order, _batches, _late, _in_turn, _alike, _exchange, _collectives, _models,
-    _cores,
+    _process, _cores,
 )  # fmt: skip
 
 

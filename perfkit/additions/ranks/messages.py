@@ -111,6 +111,7 @@ class State(msgspec.Struct, kw_only=True, tag=True):
     at: list[str] = []  # the user's lines that the main thread is in, the innermost first
     inside: str = ""  # the collective that it is in
     part: str = ""  # of a step, that it is in
+    cpu_s: float = 0.0  # CPU time of the process, in the steps that are told
     count: int = 0  # of steps
     last_step_s: float = 0.0  # seconds since the last step
     notes: list[str] = []

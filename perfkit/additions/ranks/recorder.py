@@ -19,7 +19,7 @@ from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfR
 from perfkit.additions.scripts import hooks, messages
 from perfkit.additions.scripts.run_account import Evaluations
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
-from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.clock import clock, process_clock
 from perfkit.additions.shared.lines import Sampler
 from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
 from perfkit.worker.checks import facts
@@ -38,6 +38,7 @@ class RankRecorder(Callback):
         self.exchange = DdpExchange(script, self.sampler)
         self.rank: int | None = None  # until the process has joined; steps before are not told
         self.world = 1
+        self._began_s = 0.0  # CPU time of the process before the steps that are told
         self._seen = State(rank=0)  # as far as it is noted when it happens
         self._steps = list[tuple[int, ScriptStep, StepExchange]]()  # with their numbers
         self._called = dict[tuple[str, str], Exchange]()  # collectives in the step under way
@@ -112,6 +113,7 @@ class RankRecorder(Callback):
         self._called.clear()
         if self.script.steps.count == LIMIT.skipped:  # what others waited for before explains no step
             self.sampler.times.clear()
+            self._began_s = process_clock()
             self._collectives = {key: Exchange(*key) for key in self._collectives}
 
     def _step(self, number: int, step: ScriptStep, exchange: StepExchange) -> StepOfRank:
@@ -144,6 +146,7 @@ class RankRecorder(Callback):
             backward=self._sites("backward"),
             inputs=self._sites("input"),
             part=self.part_now(),
+            cpu_s=process_clock() - self._began_s,
             count=script.steps.count,
             last_step_s=clock() - script.steps.since,
             notes=[*script.notes, *script.files.notes],

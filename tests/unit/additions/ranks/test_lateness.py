@@ -196,6 +196,18 @@ def test_parameters_that_are_not_exchanged_are_named_unless_the_weights_are_equa
     assert "unknown_parameters" not in found(equal), "the script exchanges them itself"
 
 
+def test_a_process_that_takes_more_cpu_time_than_those_of_other_ranks_is_told():
+    """A thread of its own that never rests, while all ranks wait in turn."""
+    spent = zip(ranks(0.9, 0.9), (0.9, 1.8), strict=True)
+    taking = [msgspec.structs.replace(state, cpu_s=cpu_s * state.told) for state, cpu_s in spent]
+    told = found(taking)["busy_process"]
+    assert "the process of rank 1 takes 1.80 s of CPU time in a step" in told.evidence
+    assert told.weight >= 0.1, "it is said first where nothing else is"
+    assert "busy_process" not in found(ranks(0.9, 0.9))
+    late = [msgspec.structs.replace(state, cpu_s=9.0 * state.rank) for state in ranks(0.2, 0.9)]
+    assert "busy_process" not in found(late), "with what it computes in its steps"
+
+
 def test_one_thread_is_blamed_only_where_torchrun_set_it_and_cores_are_free():
     states = [msgspec.structs.replace(state, threads=1, is_of_agent=True) for state in ranks(0.9, 0.9)]
     assert "OMP_NUM_THREADS=4" in found(states, cores=8, chose_threads=False)["threads_of_ranks"].change

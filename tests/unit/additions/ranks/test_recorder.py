@@ -87,6 +87,7 @@ def test_ranks_tell_gpus_apart_that_each_of_them_calls_the_first_one(monkeypatch
     steps = SimpleNamespace(count=9, since=0.0)
     noted.script = SimpleNamespace(**about, device=torch.device("cuda:0"), steps=steps)
     noted.rank, noted._seen, noted._collectives = 1, State(rank=0), {}
+    noted._began_s = 0.0
     noted.evaluations = SimpleNamespace(part_now=lambda: "own code")
     noted.exchange = SimpleNamespace(models={}, ddps=list)
     noted.setting = SimpleNamespace(proofs=list)
@@ -126,7 +127,7 @@ def test_what_was_before_the_steps_that_are_told_is_forgotten():
     """One rank prepares the data, and the others wait for it: that explains nothing of a step."""
     noted = collecting()
     noted.exchange = SimpleNamespace(end_step=lambda count: StepExchange())
-    noted.rank = 0
+    noted.rank, noted._began_s = 0, 0.0
 
     def step():
         noted._collective("all_reduce", lambda tensor: None, torch.ones(3, 2))
@@ -136,6 +137,7 @@ def test_what_was_before_the_steps_that_are_told_is_forgotten():
     for _ in range(LIMIT.skipped):
         step()
     assert not noted.sampler.times
+    assert noted._began_s > 0.0
     (exchange,) = noted._collectives.values()
     assert (exchange.where, exchange.count, exchange.seconds, exchange.bytes) == ("train.py:8", 0, 0.0, 0)
     step()
