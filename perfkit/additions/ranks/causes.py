@@ -40,11 +40,10 @@ def _weights(seen: RankSymptoms) -> Found:
     equal = [step for step in steps if len({state.weights[step] for state in seen.states}) == 1]
     unlike = [step for step in steps if step not in equal]
     exchanged = any(state.ddps or state.exchanges for state in seen.states)
-    apart = [ddp for ddp in seen.first.ddps if ddp.unknown]
-    if apart and (unlike or not steps):  # else the script exchanges them itself
-        ddp = apart[0]
-        yield _CAUSES.found("unknown_parameters", place(ddp.where), names=ddp.unknown, unlike=unlike)
-        return
+    for ddp in seen.first.ddps:
+        if ddp.unknown and (unlike or not steps):  # else the script exchanges them itself
+            yield _CAUSES.found("unknown_parameters", place(ddp.where), names=ddp.unknown, unlike=unlike)
+            return
     if unlike and not exchanged:
         yield _CAUSES.found("nothing_exchanged", _model(seen), ranks=len(seen.states))
     elif unlike and equal and equal[0] < unlike[0] and not are_apart(seen.states):
@@ -183,7 +182,8 @@ def _alike(seen: RankSymptoms) -> Found:
         begins = 2 * sum("new epoch" in step.marks for step in few) > len(few)
         if share >= (LIMIT.least if few or part == "waiting" else LIMIT.least_of_own):
             about = {"loader": seen.first.loader, "few": len(few), "steps": len(steps), "begins": begins}
-            yield _CAUSES.found(cause, place(line), share, text=text_at(line), late=found, **about)
+            made = [each.name for each in seen.first.exchanges if each.where == line]
+            yield _CAUSES.found(cause, place(line), share, text=text_at(line), late=found, made=made, **about)
 
 
 def _exchange(seen: RankSymptoms) -> Found:
@@ -299,4 +299,6 @@ CAUSES: tuple[Callable[[RankSymptoms], Found], ...] = (
 def findings(seen: RankSymptoms) -> list[Finding]:
     """What is avoidable, the largest first."""
     found = [finding for cause in CAUSES for finding in cause(seen)]
+    told = {each.where for each in found if each.cause == "all_do_the_same"}  # with what is exchanged there
+    found = [each for each in found if each.where not in told or not each.cause.startswith("collective")]
     return sorted(found, key=lambda finding: -finding.weight)

@@ -132,7 +132,7 @@ class SeenDdp:
     told: Any
     ended: int = 0
     unused: int | None = None  # most bytes of parameters without a gradient; None until torch has told
-    known: frozenset[int] = frozenset()  # ids of the parameters it exchanges, which it keeps alive
+    known: frozenset[int] = frozenset()  # ids of parameters that trained when it was made: it keeps them
 
 
 class DdpExchange:
@@ -216,6 +216,7 @@ class DdpExchange:
         """The models, by what torch told of each when it was read."""
         for model, seen in list(self.models.items()):
             told = seen.told.strs_map | seen.told.ints_map
+            named = model.module.named_parameters()
             searches = told.get("find_unused_parameters") and not model.static_graph
             yield Ddp(
                 where=seen.where,
@@ -225,14 +226,7 @@ class DdpExchange:
                 buffers=sum(1 for _ in model.module.buffers()),
                 backend=str(told.get("backend_name", "")),
                 cap=told.get("bucket_cap_bytes", 0),
-                unknown=list(_unknown(model, seen.known)),
+                unknown=[name for name, each in named if each.requires_grad and id(each) not in seen.known],
                 is_compiled=hasattr(model.module, "_orig_mod"),
                 sync_norms=sum(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules()),
             )
-
-
-def _unknown(model: Any, known: frozenset[int]) -> Iterator[str]:
-    """Names of parameters that train and that the model does not exchange, as those of a head set later."""
-    for name, each in model.module.named_parameters():
-        if each.requires_grad and id(each) not in known and name not in model.parameters_to_ignore:
-            yield name

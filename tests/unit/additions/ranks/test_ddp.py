@@ -185,7 +185,6 @@ def test_torch_is_asked_after_all_first_passes_and_then_after_few():
 def test_parameters_that_came_after_the_model_was_wrapped_are_told():
     """A new head, or layers that were frozen: torch exchanges what trained when it was wrapped."""
     model = Timed("cuda", [1, 1])
-    model.parameters_to_ignore = {"2.bias"}
     model.module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     model.module[0].weight.requires_grad = False
     model._set_ddp_runtime_logging_sample_rate = lambda rate: None
@@ -194,4 +193,4 @@ def test_parameters_that_came_after_the_model_was_wrapped_are_told():
     assert next(exchange.ddps()).unknown == []
     model.module[2] = nn.Linear(2, 2)
     model.module[0].weight.requires_grad = True
-    assert next(exchange.ddps()).unknown == ["0.weight", "2.weight"]
+    assert next(exchange.ddps()).unknown == ["0.weight", "2.weight", "2.bias"]

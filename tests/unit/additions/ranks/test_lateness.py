@@ -152,6 +152,17 @@ def test_rows_of_ranks_are_compared(ours, theirs, cause):
     assert {"same_rows", "all_rows_on_each"} & set(found(states)) == ({cause} if cause else set())
 
 
+@pytest.mark.parametrize(("rows", "change"), [(8, "DistributedSampler(data)"), (None, "rows[rank::world]")])
+def test_rows_that_all_ranks_have_are_divided_where_their_data_set_can_be(rows, change):
+    """A loader takes no sampler for an `IterableDataset`, which has no length."""
+    about = {"is_divided": False, "is_shuffled": False, "epochs": []}
+    loader = LoaderOfRank(where="train.py:3", workers=2, rows=rows, drawn=rows, **about)
+    states = [msgspec.structs.replace(state, rows=ROWS, loader=loader) for state in ranks(0.9, 0.9)]
+    told = found(states)["same_rows"].change
+    assert change in told
+    assert ("DistributedSampler" in told, "workers as well" in told) == (rows == 8, rows is None)
+
+
 def test_a_sampler_whose_epoch_is_not_set_begins_each_with_the_same_rows():
     first = [4, 2, 7, 1, 5]
     loader = LoaderOfRank(
@@ -495,6 +506,22 @@ def test_of_code_that_every_rank_runs_the_rank_is_named_that_takes_longest(tmp_p
     assert told["all_do_the_same"].share == pytest.approx(0.3), "as the table of the ranks says"
     assert told["late_rank"].change.startswith("do it less often"), "it may be the only one that does this"
     assert found(ranks(0.2, 0.9))["late_rank"].change == "give each rank the same amount of work"
+
+
+def test_a_line_in_which_ranks_exchange_something_is_not_done_by_each_for_itself_and_told_once(tmp_path):
+    """As a metric that gathers what all ranks have predicted."""
+    states = of_script(tmp_path, ranks(0.5, 0.5, own=0.4), 6, share=0.4)
+    gathers = [Exchange("all_gather", f"{tmp_path}/train.py:6", 17, 3.4)]
+    told = found([msgspec.structs.replace(state, exchanges=gathers) for state in states])
+    assert "for itself" not in told["all_do_the_same"].evidence
+    assert (
+        "in each step, with all_gather between the ranks in it, outside" in told["all_do_the_same"].evidence
+    )
+    assert "collective_in_each_step" not in told
+    elsewhere = [Exchange("all_gather", "train.py:9", 17, 3.4)]
+    assert "collective_in_each_step" in causes_of(
+        [msgspec.structs.replace(state, exchanges=elsewhere) for state in states]
+    )
 
 
 def test_all_ranks_wait_for_their_data_at_a_line(tmp_path):
