@@ -37,8 +37,7 @@ def first_sentence(result: Any) -> str:
     is_steady = result.trend is None or result.trend.kind == "steady"
     # A switch does not explain why steps change with time.
     first = next((each for each in _to_try(result) if is_steady or each in result.findings), None)
-    # A look waits for so many steps at most, after those that are timed.
-    enough_s = 10 * math.ceil(LIMIT.costs * result.seen.step_s / (1 - LIMIT.observing) / 10)
+    enough_s = 10 * math.ceil(LIMIT.costs * result.seen.step_s / (1 - LIMIT.observing) / 10)  # for a look
     return str(SENTENCES.first(result, first if first and first.is_worth_a_sentence else None, enough_s))
 
 

@@ -13,8 +13,7 @@ from perfkit.additions.scripts.messages import Account, StepTime
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.shared.clock import clock
 
-_KEPT = 4000  # plain steps of which each time is kept
-_ASKED_EVERY_S = 0.02  # in an evaluation, for the memory of the process: the call takes some 40 µs
+LIMIT = messages.limits("run_account")
 
 
 class Evaluations(Callback):
@@ -80,7 +79,7 @@ class RunAccount(Evaluations):
     def on_evaluation(self) -> None:
         begins = self._evaluating_since is None
         super().on_evaluation()
-        if self._is_open and self._sees_memory and (begins or clock() - self._asked_at >= _ASKED_EVERY_S):
+        if self._is_open and self._sees_memory and (begins or clock() - self._asked_at >= LIMIT.every_s):
             self._asked_at = clock()
             now = self._process.memory_info().rss
             if begins:
@@ -105,7 +104,7 @@ class RunAccount(Evaluations):
             self._count += 1
             if step.marks or step.spent["start"]:  # workers may be ended in any step
                 self._marked.append(step)
-            elif not self._script.looked_at.value and len(self._plain) < _KEPT:
+            elif not self._script.looked_at.value and len(self._plain) < LIMIT.kept:
                 self._plain.append(StepTime(number, step.seconds, _parts(step)))
             else:
                 self._more_s += step.seconds
@@ -144,8 +143,10 @@ def split(step: ScriptStep, usual_s: float | None) -> dict[str, float]:
     split = {messages.EPOCHS: spent["start"], messages.CHECKPOINTS: spent["checkpoint"]}
     split[messages.EVALUATION] = spent["evaluated"]
     rest = max(0.0, step.seconds - sum(split.values()))
-    extra = 0.0 if usual_s is None else rest - usual_s
-    if usual_s is None or extra < usual_s:  # as long as a step may be
+    if usual_s is None:  # no step was plain: how much of it was compiling is not known, most as a rule
+        return {**split, messages.COMPILING if "compilation" in step.marks else messages.STEPS: rest}
+    extra = rest - usual_s
+    if extra < usual_s:  # as long as a step may be
         return {**split, messages.STEPS: rest}
     more = messages.COMPILING if "compilation" in step.marks else messages.BETWEEN
     return {**split, messages.STEPS: usual_s, more: extra}

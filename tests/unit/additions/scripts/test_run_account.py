@@ -56,6 +56,12 @@ def test_evaluation_checkpoints_and_compilation_are_parts_of_the_run_and_not_of_
     )
 
 
+def test_where_every_step_compiles_the_run_is_compilation():
+    """A budget may end before any other step: that the run was nothing but steps told of no cause."""
+    found = account(*[step(30.0, "compilation")] * 3)
+    assert found.parts == {"start": 4.0, COMPILING: 90.0} and found.compiled == 3
+
+
 def test_where_every_step_has_an_evaluation_in_it_there_are_still_steps():
     found = account(*[step(3.0, "evaluation", evaluated=2.0)] * 3)
     assert found.parts == {"start": 4.0, STEPS: 3.0, EVALUATION: 6.0} and found.evaluations == 3
