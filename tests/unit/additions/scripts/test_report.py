@@ -215,3 +215,10 @@ def test_a_table_of_timed_steps_says_which_they_are_where_others_of_the_run_were
     table = report._steps(shown)
     assert dict(table.rows)["step"].startswith("200 ms on average, 50.0 ms in the median (a step of AdamW")
     assert table.note.endswith("The other 358 steps of the run include those that had one compute thread.")
+
+
+@pytest.mark.parametrize(("cause", "holds"), [("loading_line", True), ("checkpoints", False)])
+def test_shares_of_the_run_hold_for_its_own_threads_and_shares_of_looks_for_one(cause, holds):
+    given = seen(findings=[msgspec.structs.replace(OWN, cause=cause)])
+    given.evidence = msgspec.structs.replace(EVIDENCE, one_thread=True)
+    assert ("That holds with one compute thread" in report.first_sentence(given)) == holds
