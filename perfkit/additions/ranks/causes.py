@@ -243,16 +243,17 @@ def _explicit(seen: RankSymptoms) -> Iterator[tuple[Exchange, float]]:
 
 def _collectives(seen: RankSymptoms) -> Found:
     for exchange, share in _explicit(seen):
+        about = {"exchange": exchange, "steps": seen.first.told}
         is_in_each = exchange.count >= 0.9 * seen.first.told
         if not is_in_each or share < LIMIT.least / 2 or exchange.name in LIMIT.between_two:
             continue
         if exchange.name == "all_reduce" and (cause := _of_all_reduce(seen, exchange)):
-            yield _CAUSES.found(cause, place(exchange.where), share, exchange=exchange, steps=seen.first.told)
+            yield _CAUSES.found(cause, place(exchange.where), share, **about)
         elif exchange.name == BUFFERS:
-            buffers = sum(ddp.buffers for ddp in seen.first.ddps)
+            buffers = {name: size for ddp in seen.first.ddps for name, size in ddp.buffers.items()}
             yield _CAUSES.found("buffers_in_each_step", _model(seen), share, buffers=buffers)
         else:
-            yield _CAUSES.found("collective_in_each_step", place(exchange.where), share, name=exchange.name)
+            yield _CAUSES.found("collective_in_each_step", place(exchange.where), share, **about)
 
 
 def _of_all_reduce(seen: RankSymptoms, exchange: Exchange) -> str:

@@ -223,7 +223,7 @@ class DdpExchange:
                 buckets=buckets_of(told),
                 bytes=told.get("total_parameter_size_bytes", 0),
                 needs_no_search=bool(searches and seen.unused == 0),
-                buffers=sum(1 for _ in model.module.buffers()),
+                buffers={name: each.nbytes for name, each in model.module.named_buffers()},
                 backend=str(told.get("backend_name", "")),
                 cap=told.get("bucket_cap_bytes", 0),
                 unknown=[name for name, each in named if each.requires_grad and id(each) not in seen.known],

@@ -64,7 +64,7 @@ class Ddp(msgspec.Struct, frozen=True, kw_only=True):
     buckets: list[int]  # bytes
     bytes: int
     needs_no_search: bool  # whether `find_unused_parameters` is on, and none was unused
-    buffers: int
+    buffers: dict[str, int]  # their bytes, by name
     backend: str
     cap: int = 0  # bytes of a bucket, at most
     is_compiled: bool = False  # whether the model in it was compiled before

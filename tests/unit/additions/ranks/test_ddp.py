@@ -84,7 +84,7 @@ class Timed:
         self.logger = SimpleNamespace(
             set_runtime_stats_and_log=lambda: None, _get_ddp_logging_data=self._logging_data
         )
-        self.module = SimpleNamespace(buffers=list, parameters=list, named_parameters=list)
+        self.module = SimpleNamespace(named_buffers=list, parameters=list, named_parameters=list)
         self.modules = list
         self._unused = iter([unused] if isinstance(unused, int) else unused)
         self.rates = []

@@ -7,9 +7,9 @@ from perfkit.additions.ranks import causes
 from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, Spent, lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share
-from perfkit.additions.ranks.messages import Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
+from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
 
-DDP = Ddp(where="/me/train.py:9", buckets=[400], bytes=400, needs_no_search=False, buffers=0, backend="gloo")
+DDP = Ddp(where="/me/train.py:9", buckets=[400], bytes=400, needs_no_search=False, buffers={}, backend="gloo")
 
 
 def step(number, computing, step_s, elements=100, syncs=1, own=0.0, is_read=True, marks=()):
@@ -505,7 +505,6 @@ def test_of_code_that_every_rank_runs_the_rank_is_named_that_takes_longest(tmp_p
     assert "every rank does it for itself, rank 1 longest, outside" in told["all_do_the_same"].evidence
     assert told["all_do_the_same"].share == pytest.approx(0.3), "as the table of the ranks says"
     assert told["late_rank"].change.startswith("do it less often"), "it may be the only one that does this"
-    assert found(ranks(0.2, 0.9))["late_rank"].change == "give each rank the same amount of work"
 
 
 def test_a_line_in_which_ranks_exchange_something_is_not_done_by_each_for_itself_and_told_once(tmp_path):
@@ -522,6 +521,45 @@ def test_a_line_in_which_ranks_exchange_something_is_not_done_by_each_for_itself
     assert "collective_in_each_step" in causes_of(
         [msgspec.structs.replace(state, exchanges=elsewhere) for state in states]
     )
+
+
+def test_a_rank_that_computes_longer_with_inputs_as_large_has_something_else_on():
+    told = found(ranks(0.2, 0.9))["late_rank"].change
+    assert "anomaly detection" in told and "same amount" not in told
+    longer = [ranks(0.2, 0.9)[0], ranks(0.2, 0.9, elements=400)[1]]
+    assert found(longer)["late_rank"].change == "give each rank the same amount of work"
+
+
+def test_what_is_gathered_in_each_step_is_kept_if_the_training_needs_it():
+    """As negatives of all ranks; a number or a barrier is no part of the training."""
+    gathers = [
+        Exchange("all_gather", "train.py:9", 17, 3.4, 17_000_000),
+        Exchange("barrier", "train.py:8", 17, 3.4),
+    ]
+    states = [msgspec.structs.replace(state, exchanges=gathers) for state in ranks(0.5, 0.5)]
+    told = {each.where: each for each in causes.findings(RankSymptoms(states, lateness(states), 2, 2))}
+    assert told["train.py:9"].evidence.startswith("20% of the run is all_gather in each step (1.00 MB)")
+    assert told["train.py:9"].change.startswith("if the training needs it in each step, keep it")
+    assert told["train.py:8"].change == "do it every 100 steps, or once an epoch"
+
+
+@pytest.mark.parametrize(
+    ("buffers", "said"),
+    [
+        (
+            {"queue": 33_500_000, "at": 8},
+            "the broadcast of 2 buffers before each forward pass: most of it is queue, of 33.5 MB",
+        ),
+        ({"mean": 8, "var": 8}, "the broadcast of 2 buffers before each forward pass"),
+    ],
+)
+def test_of_buffers_that_are_sent_the_one_is_named_that_makes_up_most(buffers, said):
+    about = {
+        "ddps": [msgspec.structs.replace(DDP, buffers=buffers)],
+        "exchanges": [Exchange(BUFFERS, "train.py:9", 17, 3.4)],
+    }
+    states = [msgspec.structs.replace(state, **about) for state in ranks(0.5, 0.5)]
+    assert found(states)["buffers_in_each_step"].evidence.endswith(said)
 
 
 def test_all_ranks_wait_for_their_data_at_a_line(tmp_path):
