@@ -114,6 +114,7 @@ class State(msgspec.Struct, kw_only=True, tag=True):
     cpu_s: float = 0.0  # CPU time of the process, in the steps that are told
     count: int = 0  # of steps
     last_step_s: float = 0.0  # seconds since the last step
+    modes: list[str] = []  # what is on that makes passes slower, as anomaly detection
     notes: list[str] = []
     mechanisms: list[Mechanism] = []  # proofs of what is set
 

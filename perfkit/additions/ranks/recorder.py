@@ -149,6 +149,7 @@ class RankRecorder(Callback):
             cpu_s=sum(os.times()[:2]) - self._began_s,
             count=script.steps.count,
             last_step_s=clock() - script.steps.since,
+            modes=_modes(),
             notes=[*script.notes, *script.files.notes],
             mechanisms=self.setting.proofs(),
         )
@@ -182,6 +183,13 @@ class RankRecorder(Callback):
 
     def _sites(self, role: str) -> list[str]:
         return [site.place for site in self.script.sites[role] if site.frames]
+
+
+def _modes() -> list[str]:
+    """What is on in this process that makes forward and backward passes slower."""
+    anomaly, deterministic = torch.is_anomaly_enabled(), torch.are_deterministic_algorithms_enabled()
+    asked = {"anomaly detection": anomaly, "deterministic algorithms": deterministic}
+    return [name for name, is_on in asked.items() if is_on]
 
 
 def _row_sums(inputs: list[torch.Tensor]) -> list[int]:

@@ -526,6 +526,9 @@ def test_a_line_in_which_ranks_exchange_something_is_not_done_by_each_for_itself
 def test_a_rank_that_computes_longer_with_inputs_as_large_has_something_else_on():
     told = found(ranks(0.2, 0.9))["late_rank"].change
     assert "anomaly detection" in told and "same amount" not in told
+    first, last = ranks(0.2, 0.9)
+    told = found([first, msgspec.structs.replace(last, modes=["anomaly detection"])])["late_rank"]
+    assert told.change == "switch off what is on in this rank: anomaly detection"
     longer = [ranks(0.2, 0.9)[0], ranks(0.2, 0.9, elements=400)[1]]
     assert found(longer)["late_rank"].change == "give each rank the same amount of work"
 

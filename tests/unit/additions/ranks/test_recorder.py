@@ -10,7 +10,7 @@ import torch
 from perfkit.additions.ranks import recorder as recorders
 from perfkit.additions.ranks.ddp import StepExchange
 from perfkit.additions.ranks.messages import LIMIT, PARTS, State
-from perfkit.additions.ranks.recorder import RankRecorder, _row_sums
+from perfkit.additions.ranks.recorder import RankRecorder, _modes, _row_sums
 from perfkit.additions.scripts.messages import OWN
 from perfkit.additions.scripts.script import ScriptStep
 
@@ -212,3 +212,9 @@ def test_steps_are_noted_as_they_are_and_told_once_they_are_asked_for():
     told = noted._step(number, seen, exchange)
     assert (told.number, told.samples, told.elements) == (9, 8, 16)
     assert (told.parts[2], told.parts[-1]) == (0.25, 0.25)
+
+
+def test_a_rank_tells_what_is_on_that_makes_its_passes_slower():
+    assert _modes() == []
+    with torch.autograd.set_detect_anomaly(True):
+        assert _modes() == ["anomaly detection"]
