@@ -27,21 +27,22 @@ class Measurement:
         self._progress = progress
         self._enough = Enough(measured, rule, machine.clock)
         self._slices = Slices(measured, rule, machine)
+        self._own_pids = set[int]()  # one that has just ended is still listed, and is not another program
         self._starter = Starter(machine, self._say)
 
     def run(self) -> None:
         """Measures until the rule is satisfied or its budget is spent; at least one incarnation."""
         others = cores.OtherPrograms()
-        zygotes = zygote.pids()
+        self._own_pids |= zygote.pids()
         try:
             with gpus.sample_utilization(self._machine.gpu) as samples:
                 self._slices.utilization = samples
                 while self._measured.open() and not self._enough.is_over():
                     self._one_more()
-                    zygotes |= zygote.pids()
+                    self._own_pids |= zygote.pids()
                     others.sample()  # when all sides have ended
         finally:
-            self._measured.busiest = Busiest(*others.busiest(zygotes | zygote.pids()))
+            self._measured.busiest = Busiest(*others.busiest(self._own_pids | zygote.pids()))
 
     def _one_more(self) -> None:
         """Measures one more incarnation; if its sides do not fit in memory, the next one has fewer."""
@@ -63,15 +64,22 @@ class Measurement:
     def _all_at_once(self, sides: Sequence[Side]) -> None:
         rounds = self._measured.now.rounds
         with self._starter.alive(sides, self._measured.now):
+            self._know(sides)
             while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
                 rounds.append(self._take_round(sides))
             self._slices.measure_once(sides)
+
+    def _know(self, sides: Sequence[Side]) -> None:
+        for side in sides:
+            if side.child:
+                self._own_pids |= side.child.pids()
 
     def _in_turns(self, sides: Sequence[Side]) -> None:
         ended: TrainingEnded | None = None
         for side in self._machine.shuffled(sides):
             try:
                 with self._starter.alive([side], self._measured.now):
+                    self._know([side])
                     self._turn(side)
                     self._slices.measure_once([side])
             except TrainingEnded as problem:  # the others have their turn all the same

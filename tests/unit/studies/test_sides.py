@@ -607,7 +607,7 @@ def test_a_switch_that_is_not_in_effect_is_no_parity(machine, where):
     assert machine.alive() == []
 
 
-def test_zygotes_are_not_other_programs(machine, where, monkeypatch):
+def test_zygotes_and_sides_that_have_just_ended_are_not_other_programs(machine, where, monkeypatch):
     """Those of each generation import torch while the sides are measured."""
     alive, left_out = set(), []
     monkeypatch.setattr("perfkit.studies.measurement.zygote.pids", lambda: set(alive))
@@ -622,6 +622,8 @@ def test_zygotes_are_not_other_programs(machine, where, monkeypatch):
     result = compare_candidates(*sides, where.until(60, 0.001))
     zygotes = {pid for pid in left_out[-1] if pid >= 5000}
     assert result.incarnations > 1 and len(zygotes) == result.incarnations
+    children = set.union(*(child.pids() for child in machine.children))
+    assert children <= left_out[-1], "they have ended, but may be listed still"
 
 
 def test_zygotes_of_an_incarnation_that_is_interrupted_are_not_other_programs(machine, where, monkeypatch):
