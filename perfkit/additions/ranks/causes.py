@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from os.path import basename as place
+from os.path import basename
 from statistics import fmean
 
 import numpy as np
@@ -42,7 +42,7 @@ def _weights(seen: RankSymptoms) -> Found:
     exchanged = any(state.ddps or state.exchanges for state in seen.states)
     for ddp in seen.first.ddps:
         if ddp.unknown and (unlike or not steps):  # else the script exchanges them itself
-            yield _CAUSES.found("unknown_parameters", place(ddp.where), names=ddp.unknown, unlike=unlike)
+            yield _CAUSES.found("unknown_parameters", basename(ddp.where), names=ddp.unknown, unlike=unlike)
             return
     if unlike and not exchanged:
         yield _CAUSES.found("nothing_exchanged", _model(seen), ranks=len(seen.states))
@@ -52,14 +52,14 @@ def _weights(seen: RankSymptoms) -> Found:
 
 
 def _model(seen: RankSymptoms) -> str:
-    return place(seen.first.ddps[0].where if seen.first.ddps else next(iter(seen.first.inputs), ""))
+    return basename(seen.first.ddps[0].where if seen.first.ddps else next(iter(seen.first.inputs), ""))
 
 
 def _apart(seen: RankSymptoms) -> Found:
     if are_apart(seen.states):
         first, *_, last = sorted(seen.states, key=lambda state: state.count)
         share = 1 - fmean(state.count for state in seen.states) / last.count
-        where = place(first.loader.where) if first.loader else ""
+        where = basename(first.loader.where) if first.loader else ""
         yield _CAUSES.found("uneven_batches", where, share, first=first, last=last)
 
 
@@ -71,7 +71,7 @@ def _rows(seen: RankSymptoms) -> Found:
     is_same = all(state.rows[step] == seen.first.rows[step] for state in seen.states for step in told)
     loader = seen.first.loader
     ranks = len(seen.states)
-    where = place(loader.where if loader else next(iter(seen.first.inputs), ""))
+    where = basename(loader.where if loader else next(iter(seen.first.inputs), ""))
     are_enough = rows >= LIMIT.fewest_rows and len(told) >= 2
     if are_enough and is_same and loader and loader.is_divided:
         yield _CAUSES.found("same_random_rows", where, ranks=ranks, steps=len(told))
@@ -99,7 +99,7 @@ def _order(seen: RankSymptoms) -> Found:
     if loader and loader.is_divided and loader.is_shuffled and len(loader.epochs) > LIMIT.fewest_epochs:
         epochs = loader.epochs
         if len(epochs[0]) > LIMIT.fewest_rows and all(each == epochs[0] for each in epochs):
-            yield _CAUSES.found("same_order", place(loader.where), epochs=len(epochs))
+            yield _CAUSES.found("same_order", basename(loader.where), epochs=len(epochs))
 
 
 def _batches(seen: RankSymptoms) -> Found:
@@ -107,7 +107,7 @@ def _batches(seen: RankSymptoms) -> Found:
         return
     fewest, *_, most = sorted(seen.lateness.spent, key=lambda spent: spent.rows)
     if 0 < LIMIT.unequal * fewest.rows <= most.rows:
-        where = place(seen.first.loader.where) if seen.first.loader else ""
+        where = basename(seen.first.loader.where) if seen.first.loader else ""
         told = _CAUSES.found("unequal_batches", where, fewest=fewest, most=most)
         is_meant = most.elements < LIMIT.unlike * fewest.elements  # fewer and longer rows
         yield structs.replace(told, urgency=LIMIT.may_be_meant) if is_meant else told
@@ -140,27 +140,27 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
         rows = found.compared(lambda spent: spent.rows)
         calls = [*late.inputs, *([late.loader.where] if late.loader else [])]
         line = next(filter(None, map(line_of_share, calls)), "") or next(iter(calls), "")
-        return place(line), str(WORDS.unlike(elements, rows))
+        return basename(line), str(WORDS.unlike(elements, rows))
     line = line_of_difference(late, others, LIMIT.sampled.get(found.part, (found.part,)))
     part = PARTS.index(found.part)
     here, there = found.compared(lambda spent: spent.parts[part])
     where = line if found.at_times or found.part not in COMPUTES or here > 2 * there else ""
-    return place(where), str(WORDS.why(found, text_at(where), here, there))
+    return basename(where), str(WORDS.why(found, text_at(where), here, there))
 
 
 def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[Exchange | None, str]:
     waits = [(each.seconds / state.told, each) for state in others for each in state.exchanges]
     seconds, exchange = max(waits, key=lambda each: each[0], default=(0.0, None))
     if exchange and seconds > found.share * found.step_s / 2:
-        return exchange, f", in {exchange.name} ({place(exchange.where)})"
+        return exchange, f", in {exchange.name} ({basename(exchange.where)})"
     lines = [line for state in others for line in state.backward if state.ddps]
-    return None, f", in backward ({place(lines[0])})" if lines else ""
+    return None, f", in backward ({basename(lines[0])})" if lines else ""
 
 
 def _in_turn(seen: RankSymptoms) -> Found:
     found = seen.lateness
     if found and found.in_turn >= LIMIT.least / 2 and found.longest >= 0.7:
-        where = place(next(iter(seen.first.inputs), ""))
+        where = basename(next(iter(seen.first.inputs), ""))
         yield _CAUSES.found("unlike_lengths", where, found.in_turn, longest=found.longest)
 
 
@@ -183,7 +183,9 @@ def _alike(seen: RankSymptoms) -> Found:
         if share >= (LIMIT.least if few or part == "waiting" else LIMIT.least_of_own):
             about = {"loader": seen.first.loader, "few": len(few), "steps": len(steps), "begins": begins}
             made = [each.name for each in seen.first.exchanges if each.where == line]
-            yield _CAUSES.found(cause, place(line), share, text=text_at(line), late=found, made=made, **about)
+            yield _CAUSES.found(
+                cause, basename(line), share, text=text_at(line), late=found, made=made, **about
+            )
 
 
 def _exchange(seen: RankSymptoms) -> Found:
@@ -194,14 +196,14 @@ def _exchange(seen: RankSymptoms) -> Found:
     share = max(0.0, found.exposed_share - sum(share for _, share in _explicit(seen)))
     syncs = [step.syncs for step in seen.first.steps if step.is_read and step.syncs]
     count = sorted(syncs)[len(syncs) // 2] if syncs else 0
-    where = place(next(iter(seen.first.backward), ""))
+    where = basename(next(iter(seen.first.backward), ""))
     if count > 1 and len(seen.first.backward) == 1:
         saved = share * (count - 1) / count
         yield _CAUSES.found("exchange_in_each_pass", where, saved, count=count, ddp=ddp, lost=share)
     elif share >= LIMIT.least and found.late is None:
         hidden = fmean(spent.hidden for spent in found.spent) / found.step_s
         cause = _of_buckets(ddp)
-        at = where if cause == "exposed_exchange" else place(ddp.where)
+        at = where if cause == "exposed_exchange" else basename(ddp.where)
         yield _CAUSES.found(cause, at, share, ddp=ddp, hidden=hidden)
 
 
@@ -219,7 +221,7 @@ def _models(seen: RankSymptoms) -> Found:
     gpus = [state.gpu for state in seen.states if state.gpu]
     for ddp in seen.first.ddps:
         if ddp.needs_no_search:
-            yield _CAUSES.found("unused_parameters", place(ddp.where))
+            yield _CAUSES.found("unused_parameters", basename(ddp.where))
     if shared := [gpu for gpu in gpus if gpus.count(gpu) > 1]:
         yield _CAUSES.found("ranks_share_a_gpu", _model(seen), ranks=gpus.count(shared[0]), gpu=shared[0])
     if gpus and any(ddp.backend == "gloo" for ddp in seen.first.ddps):
@@ -248,12 +250,12 @@ def _collectives(seen: RankSymptoms) -> Found:
         if not is_in_each or share < LIMIT.least / 2 or exchange.name in LIMIT.between_two:
             continue
         if exchange.name == "all_reduce" and (cause := _of_all_reduce(seen, exchange)):
-            yield _CAUSES.found(cause, place(exchange.where), share, **about)
+            yield _CAUSES.found(cause, basename(exchange.where), share, **about)
         elif exchange.name == BUFFERS:
             buffers = {name: size for ddp in seen.first.ddps for name, size in ddp.buffers.items()}
             yield _CAUSES.found("buffers_in_each_step", _model(seen), share, buffers=buffers)
         else:
-            yield _CAUSES.found("collective_in_each_step", place(exchange.where), share, **about)
+            yield _CAUSES.found("collective_in_each_step", basename(exchange.where), share, **about)
 
 
 def _of_all_reduce(seen: RankSymptoms, exchange: Exchange) -> str:
@@ -277,7 +279,7 @@ def _cores(seen: RankSymptoms) -> Found:
         yield _CAUSES.found("threads_of_ranks", threads=threads, seen=seen)
     loader = seen.first.loader
     if loader and loader.workers * seen.local > seen.cores:
-        found = _CAUSES.found("workers_of_ranks", place(loader.where), loader=loader, seen=seen)
+        found = _CAUSES.found("workers_of_ranks", basename(loader.where), loader=loader, seen=seen)
         yield found if starves else structs.replace(found, urgency=0.0)  # it costs nothing
 
 

@@ -47,9 +47,13 @@ class RanksLaunch(Launch):
         while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
             words = words[2:] if words[0] in ("-X", "-W") else words[1:]
         is_module = words[:1] == ["-m"]
-        program, *arguments = words[is_module:] or ["-"]
+        if is_module:
+            words = words[1:]
+        if not words or not Path(python).name.startswith("python"):
+            return None
+        program, *arguments = words
         starts_ranks = is_module and program.partition(".")[0] in _LAUNCHERS
-        if not Path(python).name.startswith("python") or program.startswith("-") or starts_ranks:
+        if program.startswith("-") or starts_ranks:
             return None
         return Launch(program, tuple(arguments), is_module)
 

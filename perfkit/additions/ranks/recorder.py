@@ -19,7 +19,7 @@ from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfR
 from perfkit.additions.scripts import hooks, messages
 from perfkit.additions.scripts.run_account import Evaluations
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
-from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.clock import clock, process_clock
 from perfkit.additions.shared.lines import Sampler
 from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
 from perfkit.worker.checks import facts
@@ -113,7 +113,7 @@ class RankRecorder(Callback):
         self._called.clear()
         if self.script.steps.count == LIMIT.skipped:  # what others waited for before explains no step
             self.sampler.times.clear()
-            self._began_s = sum(os.times()[:2])
+            self._began_s = process_clock()
             self._collectives = {key: Exchange(*key) for key in self._collectives}
 
     def _step(self, number: int, step: ScriptStep, exchange: StepExchange) -> StepOfRank:
@@ -146,7 +146,7 @@ class RankRecorder(Callback):
             backward=self._sites("backward"),
             inputs=self._sites("input"),
             part=self.part_now(),
-            cpu_s=sum(os.times()[:2]) - self._began_s,
+            cpu_s=process_clock() - self._began_s,
             count=script.steps.count,
             last_step_s=clock() - script.steps.since,
             modes=_modes(),

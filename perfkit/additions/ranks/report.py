@@ -1,7 +1,7 @@
 """What watching several ranks has shown, as a person reads it."""
 
 from collections.abc import Sequence
-from os.path import basename as place
+from os.path import basename
 from typing import Any
 
 from perfkit.additions.ranks.lateness import EXCHANGE, Lateness
@@ -10,7 +10,7 @@ from perfkit.additions.scripts.report import sentences
 from perfkit.show import units
 from perfkit.show.document import Cell, Table
 
-WORDS = sentences(__package__, "watched.jinja", place=place)
+WORDS = sentences(__package__, "watched.jinja", place=basename)
 
 
 def divided(text: str) -> list[Any]:
@@ -40,9 +40,9 @@ def exchanges_table(states: Sequence[State]) -> Table:
         called = [each for each in state.exchanges if each.count]
         for each in sorted(called, key=lambda each: -each.seconds)[:4]:
             spent = Cell(each.seconds, units.duration)
-            rows.append([each.name, place(each.where), f"rank {state.rank}", Cell(each.count), spent])
+            rows.append([each.name, basename(each.where), f"rank {state.rank}", Cell(each.count), spent])
     for ddp in states[0].ddps:
-        backward = ", ".join(map(place, states[0].backward[:2]))
+        backward = ", ".join(map(basename, states[0].backward[:2]))
         buckets = units.plural(len(ddp.buckets), "bucket")
         rows.append([f"gradients, {units.size(ddp.bytes)} in {buckets}", backward, "all", "", ""])
     head = ("exchange", "where", "rank", "calls", "time")

@@ -150,6 +150,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     found = lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes if site.frames])
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
+    grown = list(_grown(script, sizes))
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -170,8 +171,8 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         graphs=checks.compile_counters().graphs,
         threads=own_threads,
         one_thread=threads == 1 < own_threads,
-        kept=dict(_kept(script, sizes, with_graphs=True)),
-        grown=dict(_kept(script, sizes, with_graphs=False)),
+        kept={name: where for name, where, has_graphs in grown if has_graphs},
+        grown={name: where for name, where, has_graphs in grown if not has_graphs},
         in_hooks=_in_hooks(script, sampler.users, times),
         peak=checks.peak_bytes(script.device)[0],
         memory=_memory_for(script.device),
@@ -183,18 +184,21 @@ def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, Counter[t
     """How often functions are called in a plain step; none if it is not one, or others are told of calls."""
     calls = Counter[tuple[str, str]]()
     # From Python 3.12 on, a profile would be of all threads, and a script that begins its own would fail.
-    if sys.getprofile() is None and sys.version_info < (3, 12):
-        profile = cProfile.Profile(builtins=False)
-        profile.enable()
-        try:
-            step = yield
-        finally:
-            begun_last: Any = sys.getprofile()
-            if begun_last is profile:  # else the script has begun its own meanwhile
-                profile.disable()
-        for each in [] if step.marks else profile.getstats():
-            if isinstance(each.code, CodeType) and not each.code.co_flags & inspect.CO_GENERATOR:
-                calls[users(each.code.co_filename), each.code.co_qualname] += each.callcount
+    if sys.getprofile() is not None or sys.version_info >= (3, 12):
+        return calls
+    profile = cProfile.Profile(builtins=False)
+    profile.enable()
+    try:
+        step = yield
+    finally:
+        begun_last: Any = sys.getprofile()
+        if begun_last is profile:  # else the script has begun its own meanwhile
+            profile.disable()
+    if step.marks:
+        return calls
+    for each in profile.getstats():
+        if isinstance(each.code, CodeType) and not each.code.co_flags & inspect.CO_GENERATOR:
+            calls[users(each.code.co_filename), each.code.co_qualname] += each.callcount
     return calls
 
 
@@ -257,28 +261,28 @@ def _containers() -> Iterator[tuple[str, Any, str]]:
         if is_users(frame.f_code.co_filename):
             named = {**frame.f_globals, **frame.f_locals}
             for name, value in [*named.items()]:
-                of = sys.modules.get(type(value).__module__)
+                module = sys.modules.get(type(value).__module__)
                 if isinstance(value, dict) and len(value) <= LIMIT.most_keys:
                     items = [item for item in list(value.items()) if isinstance(item[0], str | int)]
                     named |= {f"{name}[{key!r}]": part for key, part in items}
-                elif is_users(getattr(of, "__file__", None) or "<built in>"):
+                elif is_users(getattr(module, "__file__", None) or "<built in>"):
                     named |= {f"{name}.{key}": part for key, part in getattr(value, "__dict__", {}).items()}
             for name, value in named.items():
                 if isinstance(value, list | dict | deque):
                     yield name, value, os.path.realpath(frame.f_code.co_filename)
 
 
-def _kept(script: Script, sizes: Mapping[int, int], with_graphs: bool) -> Iterator[tuple[str, str]]:
-    """Containers that have grown by tensors since they had these sizes, by name, and the lines that add."""
+def _grown(script: Script, sizes: Mapping[int, int]) -> Iterator[tuple[str, str, bool]]:
+    """Containers that have grown by tensors: the name, the line that adds, and whether they have graphs."""
     for name, held, file in _containers():
         if len(held) - sizes.get(id(held), len(held)) < LIMIT.fewest:
             continue
         newest = held[next(reversed(held))] if isinstance(held, dict) else held[-1]
         graphs = [tensor.grad_fn is not None for tensor in tensors(newest)]
-        if graphs and any(graphs) == with_graphs:
+        if graphs:
             variable = name.partition("[")[0].rpartition(".")[2]
             adds = LIMIT.adds.format(variable=re.escape(variable))
-            yield name, next(places(adds, script.place(file)), os.path.basename(file))
+            yield name, next(places(adds, script.place(file)), os.path.basename(file)), any(graphs)
 
 
 def denormals(questions: Any) -> float:

@@ -19,6 +19,7 @@ from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.tensors import attributes, first_tensor, samples, tensors
 
 LIMIT = limits("training")
+_BACKWARD = ("grad_tensors", "retain_graph", "create_graph")  # what `backward` takes after the tensors
 
 
 class Models(Callback):
@@ -199,8 +200,8 @@ class Updates(Callback):
         if not isinstance(tensors, torch.Tensor | GradientEdge):
             tensors = tuple(tensors)  # torch takes a generator as well, which a look would empty
         script.begin_pass()
-        retains = args[1:2] == (True,) or bool(kwargs.get("retain_graph"))
-        makes_graph = args[2:3] == (True,) or bool(kwargs.get("create_graph"))
+        given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
+        retains, makes_graph = bool(given.get("retain_graph")), bool(given.get("create_graph"))
         script.tell(Callback.on_graph, tensors, retains or makes_graph)
         if retains or makes_graph:  # a graph of gradients has the one before it as a part
             script.note_call("graph_of_gradients" if makes_graph else "retain_graph")

@@ -148,7 +148,8 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     answers = Answers(script, plain, account, facts, peak, taken, has_ended=plain.ended)
     # Threads of a step wait for each other where other programs take the cores; one has no such waits.
     # A model that is compiled would be compiled again for one thread.
-    threads = int(taken > CLEAN and answers.facts.device == "cpu" and not answers.account.compiled)
+    may_have_one = answers.facts.device == "cpu" and not answers.account.compiled
+    threads = 1 if taken > CLEAN and may_have_one else 0
     rare = (messages.BETWEEN, messages.EPOCHS, messages.EVALUATION)  # what comes in few of the steps
     is_long = max(map(answers.account.running, rare)) >= messages.LEAST
     how = {"seconds": budget_s * (LIMIT.long_looking if is_long else LIMIT.looking), "threads": threads}
@@ -165,11 +166,13 @@ def _go_on(answers: Answers, patient: float, until: float) -> None:
     """Has the script go on by itself for a part of what is left, and asks what has changed by then."""
     script = answers.script
     began = 0 if answers.is_busy else script.ask("account").last
-    seconds = LIMIT.going_on * max(0.0, until - time.monotonic())
-    first, middle, last = Memory.of(script.tree), Memory(), Memory()
-    for _half in range(2):
-        answers.has_ended |= bool(answers.ask("later steps", "run_on", patient, seconds=seconds / 2))
-        middle, last = last, Memory.of(script.tree)
+    half_s = LIMIT.going_on * max(0.0, until - time.monotonic()) / 2
+    first = Memory.of(script.tree)
+    answers.has_ended |= bool(answers.ask("later steps", "run_on", patient, seconds=half_s))
+    middle = Memory.of(script.tree)
+    if not answers.has_ended and "later steps" not in answers.missing:
+        answers.has_ended |= bool(answers.ask("later steps", "run_on", patient, seconds=half_s))
+    last = Memory.of(script.tree)
     if answers.is_busy:
         return
     answers.account, answers.facts = script.ask("account"), script.ask("describe")

@@ -6,6 +6,7 @@ import time
 
 clock = time.perf_counter
 cpu_clock = time.thread_time  # of the thread that asks
+process_clock = time.process_time  # of all threads
 
 
 def own_time() -> float:

@@ -91,7 +91,8 @@ def _calls_model(seen: Symptoms, line: Line, evaluation: str) -> bool:
     """Whether a line calls the model, as the line of an evaluation and those of the forward pass do."""
     of_forward = {each.where for each, _ in seen.lines("forward")}
     is_loss = any(name.endswith("Loss.forward") for name in line.calls)
-    is_of_model = line.where in of_forward or evaluation.startswith(line.where)
+    own = evaluation.partition(",")[0]  # without the line that calls it
+    is_of_model = line.where in of_forward or line.where == own
     return line.calls_layer and is_of_model and not is_loss
 
 
@@ -137,14 +138,15 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     named = {finding.where for finding in known}
     sites = seen.script.sites
     passes = {os.path.basename(site.place) for site in sites if site.role in LIMIT.passes}
-    of_trainings = {os.path.basename(site.place) for site in sites if site.role in LIMIT.passes[1:]}
+    roles = ("backward", "step")
+    backward_and_step = {os.path.basename(site.place) for site in sites if site.role in roles}
     of_parts = {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
     for line, share in seen.lines(OWN):
         is_much = share >= LIMIT.much  # of a line that calls the model, too, such as a Jacobian
         needed = LIMIT.losses if share > seen.share_of("forward", "backward") else LIMIT.needed
-        others = of_trainings if is_much else passes | of_parts
+        others = backward_and_step if is_much else passes | of_parts
         is_needed = any(re.search(needed, name) for name in line.calls)
         if share >= LEAST and sees_models and line.where not in named | others and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all

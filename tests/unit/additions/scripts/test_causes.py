@@ -352,12 +352,13 @@ def test_a_backward_pass_of_a_sum_goes_again_through_the_losses_before(is_summed
     assert inquiry.visits_again == 2 * again
 
 
-def test_a_line_that_calls_a_layer_outside_of_the_model_is_no_model(monkeypatch):
+@pytest.mark.parametrize("at", [9, 200])  # the number of the other line may begin with that of this one
+def test_a_line_that_calls_a_layer_outside_of_the_model_is_no_model(at):
     """A module on a line of its own, next to an evaluation now and then, was the first sentence."""
     line = Line(OWN, "/home/me/train.py", 20, 4.0, ["Softmax.forward"], "p = softmax(out)")
     asked = seen(parts={OWN: 4.0, "forward": 4.0, "backward": 8.0}, lines=[line])
     script = msgspec.structs.replace(
-        asked.script, sites=[Site("evaluation", [Frame("/home/me/train.py", 9, 9, 0, 16)])]
+        asked.script, sites=[Site("evaluation", [Frame("/home/me/train.py", at, at, 0, 16)])]
     )
     found = findings(msgspec.structs.replace(asked, script=script))
     assert "model_without_gradients" not in [each.cause for each in found]

@@ -88,6 +88,11 @@ def test_a_whole_run_is_awaited_whatever_is_under_way_in_it(script):
     assert SYNCS not in script.asked, "it has come to its end"
 
 
+def test_a_script_that_ends_in_the_first_half_of_its_later_steps_has_shown_them(script):
+    answers = watching.asked(script, 60.0, Progress(), after=0, whole=True)
+    assert answers.has_ended and "later steps" not in answers.missing
+
+
 @pytest.mark.parametrize(("compiled", "threads"), [(0, 1), (1, 0)])
 def test_a_script_that_is_compiled_is_looked_at_with_its_own_threads(compiled, threads, script, monkeypatch):
     """For another number of threads torch compiles again: such a look tells nothing of one thread."""
