@@ -64,12 +64,12 @@ class Measurement:
     def _all_at_once(self, sides: Sequence[Side]) -> None:
         rounds = self._measured.now.rounds
         with self._starter.alive(sides, self._measured.now):
-            self._know(sides)
+            self._note_processes(sides)
             while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
                 rounds.append(self._take_round(sides))
             self._slices.measure_once(sides)
 
-    def _know(self, sides: Sequence[Side]) -> None:
+    def _note_processes(self, sides: Sequence[Side]) -> None:
         for side in sides:
             if side.child:
                 self._own_pids |= side.child.pids()
@@ -79,7 +79,7 @@ class Measurement:
         for side in self._machine.shuffled(sides):
             try:
                 with self._starter.alive([side], self._measured.now):
-                    self._know([side])
+                    self._note_processes([side])
                     self._turn(side)
                     self._slices.measure_once([side])
             except TrainingEnded as problem:  # the others have their turn all the same

@@ -57,10 +57,9 @@ class Round:
     """The share of the cores, or of the GPU, that others took meanwhile."""
     sampled: dict[Side, list[float]] = field(default_factory=dict)  # of the GPU's utilization meanwhile
 
-    def disturbed(self, *sides: Side) -> float:
-        """The largest share that others took in the slices of these sides, or else of all."""
-        counted = sides or tuple(self.taken)
-        return max((self.taken.get(side, 0.0) for side in counted), default=0.0)
+    @property
+    def disturbed(self) -> float:
+        return max(self.taken.values(), default=0.0)
 
     def add(self, side: Side, steps: TimedSteps, taken: float, sampled: list[float]) -> None:
         """Adds a slice of a side; if it was measured twice, the less disturbed one counts."""
@@ -158,7 +157,8 @@ class Measured:
         return Rounds(
             own_samples_per_s=[each.slices[own].samples_per_s for each in rounds],
             other_samples_per_s=[each.slices[first].samples_per_s for each in rounds],
-            disturbed=[each.disturbed(own, first) for each in rounds],  # whatever the others went through
+            # Of these two: whatever the other sides of a round went through is nothing to them.
+            disturbed=[max(each.taken[own], each.taken[first]) for each in rounds],
             incarnations=[len(part) for part in parts],
             interleaved=not self.in_turns,
             spread=self.spreads[own],
