@@ -1,7 +1,6 @@
 """What speaks for a cause, asked in the script's own process, in a window in which no step is timed."""
 
 import contextlib
-import cProfile
 import functools
 import gc
 import inspect
@@ -13,7 +12,7 @@ import timeit
 import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Container, Generator, Iterator, Mapping
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
@@ -181,24 +180,28 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
 
 
 def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, Counter[tuple[str, str]]]:
-    """How often functions are called in a plain step; none if it is not one, or others are told of calls."""
+    """How often functions are called in a plain step; none if it is not one, or the script profiles."""
     calls = Counter[tuple[str, str]]()
-    # From Python 3.12 on, a profile would be of all threads, and a script that begins its own would fail.
-    if sys.getprofile() is not None or sys.version_info >= (3, 12):
+    begun = Counter[CodeType]()
+
+    def note(frame: FrameType, event: str, about: Any) -> None:
+        if event == "call":
+            begun[frame.f_code] += 1
+
+    if _is_profiled():
         return calls
-    profile = cProfile.Profile(builtins=False)
-    profile.enable()
+    sys.setprofile(note)  # of this thread alone; cProfile would be of all, from Python 3.12 on
     try:
         step = yield
     finally:
         begun_last: Any = sys.getprofile()
-        if begun_last is profile:  # else the script has begun its own meanwhile
-            profile.disable()
+        if begun_last is note:  # else the script has begun its own meanwhile
+            sys.setprofile(None)
     if step.marks:
         return calls
-    for each in profile.getstats():
-        if isinstance(each.code, CodeType) and not each.code.co_flags & inspect.CO_GENERATOR:
-            calls[users(each.code.co_filename), each.code.co_qualname] += each.callcount
+    for code, count in begun.items():
+        if not code.co_flags & inspect.CO_GENERATOR:
+            calls[users(code.co_filename), code.co_qualname] += count
     return calls
 
 

@@ -3,6 +3,7 @@
 import gc
 import io
 import sqlite3
+import sys
 import weakref
 from collections import defaultdict
 from types import SimpleNamespace
@@ -759,3 +760,43 @@ def test_hooks_that_pile_up_are_said_to_take_longer_and_longer(growing, says):
     hooked = seen(parts={"forward": 6.0, "backward": 4.0}, in_hooks={"/home/me/train.py:47": 5.0})
     (found,) = findings(msgspec.structs.replace(hooked, growing=growing))
     assert found.cause == "work_in_hooks" and ("longer and longer" in found.evidence) == says
+
+
+def counted(in_the_step, marks=()):
+    """How often the functions of this file were called in a step, by name."""
+    counting = evidence._calls(lambda file: file)
+    next(counting)
+    in_the_step()
+    with pytest.raises(StopIteration) as ended:
+        counting.send(SimpleNamespace(marks=marks))
+    return {
+        name.rpartition(".")[2]: count
+        for (file, name), count in ended.value.value.items()
+        if file == __file__
+    }
+
+
+def smooth():
+    pass
+
+
+def resumed():
+    yield from range(9)
+
+
+def test_the_calls_of_a_plain_step_are_counted_in_every_python():
+    called_often = lambda: [smooth() for _ in range(25)] + list(resumed())
+    assert counted(called_often)["smooth"] == 25
+    assert "resumed" not in counted(called_often), "a generator that goes on is not called again"
+    assert counted(called_often, marks={"eval()"}) == {}
+    assert sys.getprofile() is None
+
+
+def test_a_profile_of_the_script_s_own_is_left_alone():
+    own = lambda frame, event, about: None
+    try:
+        counted(lambda: sys.setprofile(own))
+        assert sys.getprofile() is own, "begun in the step"
+        assert counted(smooth) == {} and sys.getprofile() is own, "begun before"
+    finally:
+        sys.setprofile(None)
