@@ -7,6 +7,7 @@ import getpass
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import uuid
 from pathlib import Path
@@ -51,6 +52,9 @@ LONGEST = (
     "browser/test_notebook7.py",
 )
 
+
+# Reading notebooks imports a parser of URLs that no notebook is checked with; making it takes a core 2 s.
+sys.modules.setdefault("rfc3987_syntax", None)
 
 hypothesis.settings.register_profile("perfkit", deadline=None, derandomize=CI)
 hypothesis.settings.load_profile("perfkit")

@@ -15,10 +15,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TABLE = ast.Dict | ast.List | ast.Set | ast.Tuple
+OFF = re.compile(r"fmt: ?(skip|off)|yapf: ?disable")
 
 
 def unformatted(text):
     """Lines that turn the format off, except at the end of a table: assigned, or a decorator's last argument."""
+    if not OFF.search(text):  # most files: reading them all as trees and tokens takes seconds
+        return
     ends = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, TABLE):
@@ -27,7 +30,7 @@ def unformatted(text):
             if isinstance(call, ast.Call) and call.args and isinstance(call.args[-1], TABLE):
                 ends.add(call.end_lineno)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        off = token.type == tokenize.COMMENT and re.search(r"fmt: ?(skip|off)|yapf: ?disable", token.string)
+        off = token.type == tokenize.COMMENT and OFF.search(token.string)
         if off and not (off[1] == "skip" and token.start[0] in ends):
             yield token.start[0]
 
