@@ -80,6 +80,7 @@ _REMEDIES = {
     errno.ENOTDIR: "Check the path: a part of it is a file",
     errno.EEXIST: "Choose another name: this one is taken",
     errno.EISDIR: "Name a file, not a folder",
+    errno.ENAMETOOLONG: "Choose a shorter name",
     errno.EACCES: "Choose another place, or change its permissions",
     errno.EROFS: "Choose another place: this one is read-only",
     errno.ENOSPC: "Free space on that disk",

@@ -8,6 +8,8 @@ import typer
 
 from perfkit import export as exports
 from perfkit.cli.options import Out, RecipeOptions, StageName, TrainingOptions, check_writable, write
+from perfkit.errors import InvalidValue
+from perfkit.rules import joined
 from perfkit.studies import staging
 
 
@@ -22,8 +24,11 @@ def export(
     plan = training.plan([stage or "baseline"]).trying(below=True)
     source = staging.loaded(plan)
     recipe = staging.acting(source).recipe
+    if plan.ladder.settings and (refused := staging.first(source.plan, source.target).not_applied):
+        raise InvalidValue(f"--set cannot act here: {joined(refused)}", "Leave it out")
+    subject = plan.subject
     options = source.description.options
-    text = exports.script(recipe, plan.subject.workload, options, plan.subject.device, training.seed, steps)
+    text = exports.script(recipe, subject.workload, options, subject.device, subject.seed, steps)
     write(out or Path("-"), text)
 
 

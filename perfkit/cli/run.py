@@ -26,6 +26,8 @@ class LadderOptions:
     budget: Annotated[float | None, typer.Option(help="seconds for the whole ladder", min=1)] = None
 
     def plan(self, training: options.TrainingOptions) -> Plan:
+        if self.keep and self.keep_all:
+            raise InvalidValue("--keep-all keeps every stage, so --keep would do nothing", "Leave out one")
         plan = training.plan(options.names(self.stages))
         if (self.keep or self.keep_all) and (plan.recorded or len(plan.ladder.stages) < 2):
             decided = f"by {training.device}" if plan.recorded else "on one stage alone"

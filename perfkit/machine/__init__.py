@@ -167,6 +167,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         temporary.write_bytes(content)
+        if path.exists():
+            shutil.copymode(path, temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

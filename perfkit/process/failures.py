@@ -45,9 +45,12 @@ def explain(problem: BaseException) -> RunFailed:
     return TrainingRaised(f"the training raised {name}: {what}", "Fix the error at that line")
 
 
-def explain_exit(code: int | None, last_line: str = "", who: str = "the measuring process") -> RunFailed:
+def explain_exit(code: int, last_line: str = "", who: str = "the measuring process") -> RunFailed:
     """Explains how a process ended without reporting a failure; a negative code is a signal."""
-    name = signal.Signals(-code).name if code is not None and code < 0 else ""
+    name = ""
+    if code < 0:
+        names = {each.value: each.name for each in signal.Signals}
+        name = names.get(-code, f"signal {-code}")  # most real-time signals have no name
     if name in SIGNALS:
         failed = OutOfMemory if name == "SIGKILL" else RunFailed
         return failed(SIGNALS[name]["what"].format(who=who), SIGNALS[name]["remedy"])

@@ -102,11 +102,11 @@ Part = TypeVar("Part", Table, Figure)
 def find(contents: Iterable[Content], kind: type[Part], name: str = "") -> Part:
     """The first table or figure whose name begins with `name`, ignoring case."""
     found = [part for part in _walk(contents) if isinstance(part, kind)]
-    parts: dict[str, Part] = {getattr(part, "name", part.title): part for part in found}
-    for called, part in parts.items():
+    names = [getattr(part, "name", part.title) for part in found]
+    for called, part in zip(names, found, strict=True):
         if called.lower().startswith(name.lower()):
             return part
-    raise one_of(name, list(parts), kind.__name__.lower())
+    raise one_of(name, names, kind.__name__.lower())
 
 
 def _walk(contents: Iterable[Content]) -> Iterator[Content]:

@@ -58,9 +58,10 @@ def plan(
     reference = registry.table("SOURCES").get(prefix) if separator else None
     source: type[Source] = lookup.load(reference) if reference else ThisMachine
     found = source.checked(request)
-    if seed and found.recorded:
+    if not found.recorded:
+        found = replace(found, subject=replace(found.subject, seed=seed))
+    elif seed:
         raise InvalidValue(f"'{found.recorded}' was recorded with its own seed", "Leave out --seed")
-    found = replace(found, subject=replace(found.subject, seed=seed))
     return found.trying(
         stages=tuple(name for name in found.ladder.stages if name != "baseline"),
         settings={name: getattr(recipe, name) for name in settings or {}},

@@ -61,8 +61,8 @@ def declared(name: str, attribute: str) -> Any:
                     return set()
                 lines = [line for line in node.body if isinstance(line, ast.Assign)]
                 values = {ast.unparse(line.targets[0]): line.value for line in lines}
-                value = values[attribute]  # `frozenset({…})`, or a literal
-                if isinstance(value, ast.Call):
+                value = values[attribute]
+                if isinstance(value, ast.Call) and ast.unparse(value.func) in ("frozenset", "set"):
                     return ast.literal_eval(value.args[0]) if value.args else set()
                 return ast.literal_eval(value)
     except (ImportError, OSError, SyntaxError, ValueError, LookupError):

@@ -42,7 +42,7 @@ class RecordedSource(Source):
                 raise one_of(stage, known, f"stage of the recording '{name}'")
         size, rule = catalogue.PRESETS.get(first.preset, catalogue.PRESETS["quick"])
         size = replace(size, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
-        subject = Subject(first.workload, size, first.device, first.options)
+        subject = Subject(first.workload, size, first.device, first.options, first.seed)
         return Plan(subject, Ladder(stages), rule, cls, recorded=name)
 
     def session(self, progress: Progress, store: RunStore | None) -> AbstractContextManager[Session]:

@@ -36,6 +36,7 @@ ERRORS = [
     (KeyboardInterrupt("it is kept"), 130, "stopped; it is kept\n"),
     (OSError(28, "No space left", "x.json"), 1, "perfkit: x.json: No space left. Free space on that disk\n"),
     (OSError(28, "No space left"), 1, "perfkit: standard output: No space left. Free space on that disk\n"),
+    (OSError(36, "Name too long", "x.json"), 1, "perfkit: x.json: Name too long. Choose a shorter name\n"),
     (BrokenPipeError(), 141, ""),
     (ConnectionRefusedError(111, "Connection refused"), 1, ""),  # a bug: Python shows its traceback
 ]  # fmt: skip
@@ -327,6 +328,7 @@ PLAYED = ("run", "--device", "recorded:cpu-quick")
     [
         ((*LADDER, "amp,compile", "--keep", "pinning"), "unknown stage of this ladder 'pinning'"),
         ((*LADDER, "amp", "--keep-all"), "nothing is decided on one stage alone"),
+        ((*LADDER, "amp,compile", "--keep", "amp", "--keep-all"), "so --keep would do nothing"),
         ((*PLAYED, "--keep", "amp"), "nothing is decided by recorded:cpu-quick"),
         ((*PLAYED, "--keep-all"), "Leave out --keep and --keep-all"),
         ((*PLAYED, "--budget", "9"), "nothing is measured on recorded:cpu-quick"),

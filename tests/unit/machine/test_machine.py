@@ -68,6 +68,9 @@ def test_a_file_is_written_completely_or_the_old_one_stays(tmp_path, monkeypatch
         machine.write_atomically(path, b"third")
     assert path.read_bytes() == b"second"
     monkeypatch.undo()
+    path.chmod(0o700)
+    machine.write_atomically(path, b"second")
+    assert path.stat().st_mode & 0o777 == 0o700, "a script stays executable"
     os.mkfifo(pipe := tmp_path / "pipe")
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     machine.write_atomically(pipe, b"fourth")

@@ -54,6 +54,7 @@ def test_a_signal_is_named_with_a_remedy():
     assert explain_exit(3, who="train.py").what == "train.py ended with exit status 3"
     assert "shared memory is full" in full.what and "/dev/shm" in full.remedy
     assert "SIGSEGV (last line of its log: a line)" in crashed.what and crashed.remedy
+    assert "was ended by signal 35" in explain_exit(-35).what, "a real-time signal has no name"
 
 
 def test_code_of_the_user_is_told_from_ours_by_folder_not_by_name():

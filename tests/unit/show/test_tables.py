@@ -9,7 +9,7 @@ import pytest
 from perfkit.results import recordings
 from perfkit.results.parity import Check, Parity
 from perfkit.show import sentences, tables, terminal, units
-from perfkit.show.document import Cell, Col, tabulate
+from perfkit.show.document import Cell, Col, Table, find, tabulate
 from tests.unit.show.fake_runs import again, disturbed, session
 
 RUNS = session()
@@ -98,6 +98,11 @@ def test_the_plain_loop_once_more_has_an_interval_and_no_verdict(factor):
     table = tables.ladder([RUNS[0], noisy])
     (shown,) = [str(cell) for cell in table.rows[-1] if "×" in str(cell)]
     assert shown == units.ratio(ratio) and table.note == ""
+
+
+def test_of_two_tables_with_one_title_the_first_is_found():
+    same = [tabulate((Col("a", str),), [number], "One title") for number in (1, 2)]
+    assert find(same, Table, "one") is same[0]
 
 
 def test_what_makes_a_run_doubtful_is_noted_with_the_switches_that_were_not_applied():

@@ -220,6 +220,8 @@ def test_to_read_what_a_class_declares_imports_no_package_of_its_module(tmp_path
     (tmp_path / "chosen" / "mine.py").write_text("class Mine:\n    offers = {'uint8_copy'}\n")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "chosen" / "none.py").write_text("class None_:\n    offers = frozenset()\n")
+    (tmp_path / "chosen" / "asked.py").write_text("class Asked:\n    offers = supported()\n")
+    assert workloads.declared("chosen.asked:Asked", "offers") is None, "only the class itself knows"
     assert workloads.declared("chosen.mine:Mine", "offers") == {"uint8_copy"}
     assert workloads.declared("chosen.none:None_", "offers") == set()
     assert workloads.declared("chosen.mine.deeper:Mine", "offers") is None

@@ -17,6 +17,7 @@ from perfkit.studies.climb import climb
 from perfkit.studies.compare import candidate
 from perfkit.studies.planning import plan
 from perfkit.studies.sources import Progress
+from tests.support.cli import perfkit
 
 NAME, ONE = "cpu-quick", {"cpu_threads": 1}
 
@@ -90,6 +91,16 @@ def test_a_recording_has_its_own_workload_preset_and_options():
     with pytest.raises(InvalidValue, match=f"'{NAME}' is of perfkit.workloads.photos:Photos"):
         planned(options={"image_size": 7})
     assert (planned().recorded, planned().subject.size.name) == (NAME, "quick")
+
+
+def test_a_recording_keeps_its_seed_and_so_does_the_script_of_its_stages(tmp_path):
+    data = json.loads(recordings.available()[NAME].read_text(encoding="utf-8"))
+    for run in data["runs"]:
+        run["seed"] = 7
+    file = tmp_path / "seven.json"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    script = perfkit("export", "--device", f"recorded:{file}", "--stage", "amp").stdout
+    assert "torch.manual_seed(7)" in script
 
 
 def test_nothing_is_measured_on_a_recording():
