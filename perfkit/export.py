@@ -107,7 +107,7 @@ def _known(nodes: _Named, recipe: Recipe, seed: int) -> dict[str, ast.expr]:
 
 
 def _workload(definition: Any, options: Mapping[str, Any]) -> tuple[_Named, dict[str, ast.expr]]:
-    """The methods of a workload, and what expressions in them stand for: its fields, with these options."""
+    """The methods of a workload, and the values of its fields (`self.NAME`) with these options."""
     methods: _Named = {}
     known: dict[str, ast.expr] = {}
     for name, node in _definitions(definition).items():
@@ -122,7 +122,7 @@ def _workload(definition: Any, options: Mapping[str, Any]) -> tuple[_Named, dict
 
 
 def _checked(workload: str, options: Mapping[str, Any]) -> str:
-    """A workload's reference, if it and the names of options can only be names when they are code."""
+    """A workload's reference; refuses what is not a name in Python, in it or among the options."""
     words = [*re.split("[.:]", workload), *options]
     for word in words:
         if not word.isidentifier() or keyword.iskeyword(word):
@@ -188,7 +188,7 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
 
 
 def _loop(nodes: _Named, methods: _Named, known: _Named, absent: Set[str], set_up: bool) -> str:
-    """The training function for what is known, with the methods of the workload written in."""
+    """The training function, with known expressions put in and the methods of the workload inlined."""
     functions = {f"workload.{name}": node for name, node in methods.items()}
     functions["program.batches"] = nodes["endless"]
     for name in absent:
@@ -201,7 +201,7 @@ def _loop(nodes: _Named, methods: _Named, known: _Named, absent: Set[str], set_u
 
 
 class _Replaced(ast.NodeTransformer):
-    """Puts other expressions in the place of some, which are named by their source."""
+    """Replaces expressions, which are named by their source, with others."""
 
     def __init__(self, expressions: Mapping[str, ast.expr]) -> None:
         self._expressions = expressions
@@ -212,7 +212,7 @@ class _Replaced(ast.NodeTransformer):
 
 
 class _Inlined(ast.NodeTransformer):
-    """Puts the statements of functions, by their names, in the place of their calls."""
+    """Replaces the calls of functions, which are given by name, with their statements."""
 
     def __init__(self, functions: Mapping[str, ast.FunctionDef]) -> None:
         self._functions = functions
@@ -232,7 +232,7 @@ class _Inlined(ast.NodeTransformer):
 
 
 def _body(function: ast.FunctionDef, call: ast.Call) -> list[Any]:
-    """The statements of a function without its docstring, with the arguments of a call of it."""
+    """The statements of a function, without its docstring, for the arguments of a call."""
     names = [each.arg for each in function.args.args if each.arg != "self"]
     given = dict(zip(names, call.args, strict=True))
     if function.args.kwarg:
@@ -244,7 +244,7 @@ def _body(function: ast.FunctionDef, call: ast.Call) -> list[Any]:
 
 
 class _Chosen(ast.NodeTransformer):
-    """Works out what has only constants, and leaves the chosen branches without the names that are absent."""
+    """Evaluates constant expressions, keeps the branches that are taken, and drops what uses absent names."""
 
     def __init__(self, absent: Set[str], set_up: bool) -> None:
         self._absent = absent
@@ -322,7 +322,7 @@ def _called(node: ast.AST) -> str:
 
 
 def _laid_out(function: ast.FunctionDef) -> str:
-    """The source of a function, in double quotes."""
+    """The source of a function, with its strings in double quotes."""
     docstring, *statements = function.body
     function.body = [docstring]
     return _STRING.sub(_in_double_quotes, "\n".join([ast.unparse(function), *map(_statement, statements)]))
@@ -332,7 +332,7 @@ def _statement(node: ast.stmt) -> str:
     """A statement in a function; each argument of a long call with keywords has its own line."""
     text = ast.unparse(node)
     call = node.value if isinstance(node, ast.Assign) and len(text) + 4 > _LONGEST else None
-    # A long path alone breaks no line: the layout would depend on where data lie.
+    # A call without keywords is not broken: a long path would make the layout depend on where the data are.
     if isinstance(call, ast.Call) and call.keywords:
         arguments = "".join(f"    {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
         text = text.replace(ast.unparse(call), f"{_called(call)}(\n{arguments})")
@@ -340,7 +340,7 @@ def _statement(node: ast.stmt) -> str:
 
 
 def _in_double_quotes(string: re.Match[str]) -> str:
-    """A string of the source as people write it: in double quotes, if it holds none."""
+    """A string of the source as people write it: in double quotes, unless it contains one."""
     text = string[0]
     return text if text[0] == '"' or '"' in text else f'"{text[1:-1]}"'
 

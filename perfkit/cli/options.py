@@ -66,7 +66,6 @@ class RecipeOptions(TrainingOptions):
     ] = None
 
     def where(self) -> dict[str, Any]:
-        """These options as keyword arguments."""
         return super().where() | {"settings": parse_settings(self.settings)}
 
 

@@ -109,7 +109,6 @@ class LadderPanel(Panel):
         return plan
 
     def _moved(self) -> None:
-        """Shows another plan than before."""
         self._show_earlier()
 
     def _show_earlier(self) -> None:
@@ -130,7 +129,7 @@ class LadderPanel(Panel):
 
     @contextlib.contextmanager
     def _noted(self, what: str) -> Iterator[None]:
-        """Notes what goes wrong with something that the result is shown without."""
+        """Makes a notice of what goes wrong in the block: the result is shown without what it adds."""
         try:
             yield
         except Cancelled:
@@ -147,10 +146,10 @@ class LadderPanel(Panel):
                 self._steps(job.progress)
 
     def _check(self, job: Job) -> None:
-        """Finds out what else is to be known of a result that is remembered."""
+        """Checks a result further once it has been stored."""
 
     def _climb(self, job: Job) -> None:
-        """Measures what a job asks for. Raises what went wrong, also in a run, and what was stopped."""
+        """Measures what a job asks for. Raises if it, or one of its runs, failed or was stopped."""
         before = self.answer
         earlier = job.before.runs if job.before else ()
         self._clear(job.plan)
@@ -194,7 +193,7 @@ class LadderPanel(Panel):
         return [steps._replace(title=bars.title) if steps else bars]
 
     def _steps(self, progress: Progress | None = None) -> Figure | None:
-        """An addition's picture of one or two runs: measured if there is a progress, else what is known."""
+        """An addition's picture of one or two runs, which is measured only with a `progress`."""
         runs, _ = sentences.pair(self.runs)
         if not 1 <= len(runs) <= 2:
             return None

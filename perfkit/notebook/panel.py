@@ -146,7 +146,7 @@ class Panel(Sectioned):
             raise StoreError(lost, "What was measured is shown above; it is not kept")
 
     def _take(self, answer: Answered) -> None:
-        """Takes over an answer. *Continue* is there only where it can decide something."""
+        """Makes this the current answer. *Continue* is shown only where more rounds can decide something."""
         self.answer = answer
         if answer.can_continue:
             self._more.remove_class("pk-off")
@@ -188,7 +188,6 @@ class Panel(Sectioned):
         """Brings the plan up to date before it is measured."""
 
     def _planned_now(self) -> Plan:
-        """The plan, with its code as it is now."""
         return self.plan.fixed()
 
     def _make_ready(self, output: CellOutput) -> None:

@@ -60,10 +60,10 @@ class Shown(Sectioned, Generic[Result]):
 
 
 class CellOutput:
-    """A result in a cell, replaced in place from any thread: a page finds it by its id, whatever runs.
+    """An output of a cell that any thread can replace: the page finds it by its id, whichever cell runs.
 
-    The widget `inside` shows it where no cell has it: in a box of widgets, or in an Output widget, which gets
-    no update of what it has taken.
+    Where no cell has it, the widget `inside` shows it: in a box of widgets, or in an Output widget, which
+    does not update what it has captured.
     """
 
     def __init__(self, inside: widgets.HTML | None = None) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import html
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Unpack
@@ -68,14 +67,14 @@ class StagePanel(LadderPanel):
         return plan
 
     def _refresh(self) -> None:
-        """Other panels may have kept or dropped stages since."""
+        """Takes over what other panels have kept or dropped since."""
         guess = self._guess.value
         self._move(self.device, self._settings)
         self._guess.value = guess
         self._show_climb()
 
     def _set_changes(self) -> None:
-        """Measuring waits for Run; results of other switches are no longer shown."""
+        """Shows what is known of the new switches; nothing is measured before Run."""
         plan = self.plan.trying(changes=self.controls.changes())
         if plan != self.plan:
             self.plan = plan
@@ -83,7 +82,7 @@ class StagePanel(LadderPanel):
             self._show_with_guess()
 
     def _moved(self) -> None:
-        """Shows the switches as they can act there, as far as the workload's class declares it."""
+        """Shows which switches can act in the new place, as far as the workload's class declares it."""
         source = self.plan.source()
         stage = staging.all_stages(source)[-1]
         self.controls.offer(stage.recipe, partial(why_not, target=source.target))
@@ -95,7 +94,7 @@ class StagePanel(LadderPanel):
 
     def _show_with_guess(self) -> None:
         self._show_earlier()
-        if run := self._run_of(self.runs):
+        if run := self._stage_run():
             self._guess.value = self.store.guess(run.id) or 0.0
 
     @property
@@ -129,12 +128,12 @@ class StagePanel(LadderPanel):
         words = f"The climb so far: {climbed}. This stage is measured on top of {switched}."
         self._decisions.value = html.escape(words) if climbed else ""
 
-    def _run_of(self, runs: Sequence[Run]) -> Run | None:
-        return next((run for run in runs if run.stage == self.optimization.name), None)
+    def _stage_run(self) -> Run | None:
+        return next((run for run in self.runs if run.stage == self.optimization.name), None)
 
     def _own_run(self) -> Run | None:
         """The run of this stage, if it is the reader's own: one of a recording is not."""
-        run = self._run_of(self.runs)
+        run = self._stage_run()
         return run if run and run.status == "ok" and not self.plan.recorded else None
 
     def _check(self, job: Job) -> None:
@@ -152,7 +151,7 @@ class StagePanel(LadderPanel):
             self.store.prove(run.id, self.answer.proof)
 
     def _answers(self) -> list[Content]:
-        run = self._run_of(self.runs)
+        run = self._stage_run()
         if run is None:
             return [Bullets(sentences.verdicts(self.runs))]
         before = run.previous(self.runs)

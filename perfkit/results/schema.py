@@ -146,7 +146,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     script: str | None = None
     """The user's command, if that trained and not `train.py`; the recipe is then what was observed of it."""
     not_applied: dict[str, str] = {}  # switches of its stage that cannot act here, with the reason
-    busiest: Busiest | None = None  # of a disturbed run; None if it is not known, too
+    busiest: Busiest | None = None  # of a disturbed run, if it is known
     facts: dict[str, str] = {}  # further facts for people, such as the precision policy
     warnings: list[str] = []
 

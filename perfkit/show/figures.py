@@ -42,7 +42,8 @@ def _mean_step(run: Run) -> Estimate | None:
     rate = run.samples_per_s
     if rate is None or run.step_s is None:
         return None
-    return Estimate(*(max(1, run.samples_per_step) / each for each in (rate.value, rate.high, rate.low)))
+    samples = max(1, run.samples_per_step)
+    return Estimate(samples / rate.value, samples / rate.high, samples / rate.low)
 
 
 def _timeline(run: Run, own: Estimate | None, samples: int) -> list[Row]:

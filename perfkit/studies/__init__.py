@@ -1,1 +1,1 @@
-"""One question each, all on one engine: which stage helps, which of two is faster, what each is worth."""
+"""The studies, one question each: which stage helps, which of two recipes is faster. All measure alike."""

@@ -87,7 +87,7 @@ class Kept:
 
     base: Run  # of the baseline
     stage: Stage
-    runs: tuple[Run, ...]  # of all its stages in one training; several until those kept last are in one
+    runs: tuple[Run, ...]  # one of all its stages; several if those kept last have not been trained together
     newest: tuple[Run, ...] = ()  # of the stages that were kept last, all of one group
     below: tuple[Rounds, ...] = ()
     """The rounds of every stage that is kept, each with those of what was kept before its group."""
@@ -110,7 +110,7 @@ class Kept:
         return replace(self, runs=(run,))
 
     def joined(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "Kept":
-        """This, and the stages of a group that were kept by their decisions."""
+        """These stages, and those of a group that its decisions keep."""
         kept = {run.stage: run for run in runs if run.decision and run.decision.kept}
         for name in list(kept):
             for part in TOGETHER.get(name, ()):  # a plan may keep it, too
@@ -176,7 +176,7 @@ class _Climb:
         return found
 
     def _group(self, number: int, kept: Kept) -> tuple[Kept, list[Run]]:
-        """Measures the stages of a group next to what is kept: what is kept then, and the runs."""
+        """Measures the stages of a group next to what is kept; returns what is kept then, and the runs."""
         candidates = self._candidates(number, kept.stage.recipe)
         if all(stage.reason for stage in candidates):  # nothing is measured again for them
             return kept, self._session.measure(candidates, self._source.plan.rule)
@@ -205,7 +205,7 @@ class _Climb:
             return self._session.measure(stages, rule)
 
     def _sides_from(self, number: int, kept: Recipe) -> list[int]:
-        """How many sides this group, each later one and the end have; a slow start counts twice."""
+        """The number of sides of this group, each later one and the end; a slow start counts twice."""
         counts: list[int] = []
         for later in range(number, len(self._groups)):
             acting = [stage.name for stage in self._candidates(later, kept) if not stage.reason]
@@ -225,7 +225,7 @@ class _Climb:
         return _chosen(judged)
 
     def _reaching(self, pairing: Pairing, kept: Kept, previous: Run) -> Pairing:
-        """The rounds of a run with what is kept, or from there on with the baseline."""
+        """A pairing with what is kept or, by way of what was kept before it, with the baseline."""
         if pairing.role == "previous":
             return structs.replace(pairing, against=previous.id)
         return structs.replace(pairing, against=kept.base.id, via=[] if self._is_direct else list(kept.below))
@@ -254,7 +254,7 @@ class _Climb:
 
 
 class _Time:
-    """Shares the time of a ladder among its groups and the end."""
+    """Divides the time of a ladder among its groups and the end."""
 
     def __init__(self, rule: StopRule) -> None:
         self._rule = replace(rule, cached=CACHED)

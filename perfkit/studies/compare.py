@@ -58,7 +58,7 @@ def compare_candidates(
 
     The plan says where, and for how long (`Plan.until`). If the user stops it, it returns what has been
     measured so far. The rounds are added to those of an `earlier` comparison of the same two. Runs are saved
-    in `store`, which knows how far equal processes differ; those that could not be are in `store.lost`.
+    in `store`, which knows how far equal processes differ; `store.lost` lists those that could not be.
     """
     with plan.open(progress or Progress(), Study.COMPARISON, store) as session:
         pair = session.measure(stages_of(a, b, session.source), rule_of_two(plan.rule))

@@ -30,7 +30,7 @@ class Enough:
         return None if self.budget_s is None else self.budget_s - (self._clock() - self._began)
 
     def is_over(self) -> bool:
-        """Whether measuring ends: everybody has taken part, and enough is known or the time is spent."""
+        """Whether measuring ends: every side has taken part, and enough is known or the time is up."""
         measured = self._measured
         if not all(measured.rounds_of(side) for side in measured.open()):
             return False
@@ -81,7 +81,7 @@ class Enough:
         if budget is None or left_s is None:
             return rounds >= self._rule.rounds
         now = self._measured.now
-        # By rounds alone, in an evaluation, say: after a long start a few more give a verdict at little cost.
+        # Late because of its rounds, not its start: after a long start a few more rounds are a small cost.
         is_late = left_s + now.start_s < -budget.stage_s
         if rounds < (FEWEST if is_late else self._rule.rounds):
             return False

@@ -24,7 +24,7 @@ class Stopped(Cancelled):
 
 @dataclass(frozen=True)
 class Answered:
-    """What was measured for a plan: a job makes a new answer, or leaves the one that is there."""
+    """What was measured for a plan. A job makes a new answer, or leaves the old one."""
 
     plan: Plan
     runs: Sequence[Run] = ()
@@ -149,8 +149,8 @@ class Job:
 def after(before: Answered, job: Job, runs: Sequence[Run]) -> Answered:
     """The answer that a job leaves, by the `runs` that its study returned: none if it raised.
 
-    A job that was stopped or failed leaves the one `before`, unless every run that has rounds in it has some
-    now. Of the same plan, the programs are the same, and so is what else is known of them.
+    A job that was stopped or failed leaves the answer `before` it, unless every run that has rounds there has
+    some now. With the same plan the programs are the same, so what else is known of them still holds.
     """
     has_ended = all(run.status in ("ok", "not_applicable") for run in runs)
     if runs and has_ended and not job.progress.cancelled.is_set():

@@ -19,7 +19,7 @@ from perfkit.studies.starting import Starter
 
 
 class Measurement:
-    """One measurement: who starts the sides, who takes their slices, and the rule of the end."""
+    """One measurement: it starts the sides, has their slices taken, and ends by the rule."""
 
     def __init__(self, measured: Measured, rule: StopRule, machine: Machine, progress: Progress) -> None:
         self._measured = measured
@@ -27,7 +27,7 @@ class Measurement:
         self._progress = progress
         self._enough = Enough(measured, rule, machine.clock)
         self._slices = Slices(measured, rule, machine)
-        self._own_pids = set[int]()  # one that has just ended is still listed, and is not another program
+        self._own_pids = set[int]()  # those that have ended count: they are still listed
         self._starter = Starter(machine, self._say)
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""The `Run` that a side leaves, with remarks about the quality of its data."""
+"""The `Run` of a side, with remarks about the quality of its data."""
 
 import datetime
 import itertools

@@ -20,7 +20,7 @@ from perfkit.worker.messages import Peak, TimedSteps, Trained
 
 @dataclass(eq=False)
 class Side:
-    """A stage that is measured: its processes of the moment, and what they have reported."""
+    """A stage that is measured: its current processes, and what they have reported."""
 
     stage: Stage
     trained: list[Trained] = field(default_factory=list)  # what each incarnation reported when it was warm
@@ -29,7 +29,7 @@ class Side:
     ended_by: PerfkitError | None = None  # what ended its processes after their rounds, which count
     on_cached_batch: list[TimedSteps] = field(default_factory=list)  # slices without loading
     peak: Peak | None = None
-    was_asked: bool = False  # for what is asked once: slices on a cached batch, and the peak
+    was_asked: bool = False  # for slices on a cached batch and the peak, which are asked for only once
     remarks: list[str] = field(default_factory=list)
     gpu_utilization: list[float] = field(default_factory=list)
     gpu_bytes: int = 0  # GPU memory that its process takes, measured from outside
@@ -101,7 +101,7 @@ class Machine:
     """What a measurement needs of the machine, so that a test can replace it."""
 
     start_training: Callable[[Stage, bool], tuple[Conversation, Trained]]
-    """Starts the processes of a stage, and returns once they are warm; whether its first losses are known."""
+    """Starts the processes of a stage, and returns once they are warm; the flag: its losses are known."""
     renew: Callable[[Sequence[Stage]], None] = lambda stages: None
     """Makes the next processes of these stages as independent of the earlier ones as possible."""
     gpu: str | None = None  # the UUID of the GPU that trains

@@ -13,14 +13,14 @@ MOSTLY = 0.5  # a slice of which others took more of the cores than this is take
 
 
 class Slices:
-    """Takes slices of sides that are alive, and asks once what else is to be known of them."""
+    """Takes the slices of running sides, and asks each side once for its peak and for cached slices."""
 
     def __init__(self, measured: Measured, rule: StopRule, machine: Machine) -> None:
         self._measured = measured
         self._rule = rule
         self._machine = machine
         self.utilization: list[float] = []
-        """Of the GPU, sampled all the time; a slice has the samples that were added meanwhile."""
+        """Samples of the GPU's utilization; a slice gets those that were added while it ran."""
 
     def take_round(self, sides: Sequence[Side], is_in_time: bool) -> Round:
         """A slice of each side, in random order; one that others mostly took is repeated if there is time."""

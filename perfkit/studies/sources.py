@@ -96,7 +96,7 @@ class Progress:
             self.later_s = before_s
 
     def reach(self, fraction: float, title: str = "", left_s: float | None = None) -> None:
-        """So much of this part is done; `title` is what comes next, and this part takes `left_s` at most."""
+        """Notes that this fraction of the part is done; `title` is next, and at most `left_s` are left."""
         self._left_s = None if left_s is None else left_s + self.later_s
         low, high = self._range
         self._done = max(self._done, low + (high - low) * min(1.0, fraction))
@@ -106,7 +106,7 @@ class Progress:
         self.tell(Update(self._title, phase, self._done, left_s=self._left_s))
 
     def wait(self, who: str) -> None:
-        """Another measurement uses the device: nothing begins before it ends."""
+        """Reports that another measurement uses the device, so this one waits for it to end."""
         self.tell(Update(self._title, f"waiting: {who}", self._done, is_waiting=True))
 
     def share(self, phase: str, fraction: float) -> None:
@@ -238,7 +238,7 @@ class Plan(Generic[SessionT_co]):
 
 @dataclass(frozen=True)
 class Source(Generic[SessionT_co]):
-    """Where runs come from, and what can be measured there. Nothing of it runs: that is a `Session`."""
+    """Where runs come from, and what can be measured there. What is running belongs to its `Session`."""
 
     refused: ClassVar[Mapping[str, str]] = {}
     """Studies that would claim more than these runs can, with the reason."""
@@ -257,7 +257,7 @@ class Source(Generic[SessionT_co]):
         return {}
 
     def alone(self, progress: Progress) -> AbstractContextManager[None]:
-        """Waits until nobody else measures there, and keeps others from it."""
+        """Waits until no other measurement runs there, and makes others wait meanwhile."""
         return contextlib.nullcontext()
 
     def session(self, progress: Progress, store: RunStore | None) -> AbstractContextManager[SessionT_co]:
@@ -299,7 +299,7 @@ class Source(Generic[SessionT_co]):
 
 @dataclass(eq=False)
 class Session:
-    """What a source has running. When it is left, every process has ended."""
+    """What a source is running. When the session is left, every process has ended."""
 
     source: Source
     progress: Progress
@@ -316,9 +316,9 @@ class Session:
         raise NotImplementedError
 
     def ask_training(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
-        """The answer to a question about the steps of a recipe, by a training that is warm or has just begun.
+        """The answer of a training, warm or just begun, to a question about the steps of a recipe.
 
-        It is of an addition (`Procedures.answer`); `arguments` are its own.
+        The question is an addition's (`Procedures.answer`), and so are its `arguments`.
         """
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ MEMORY_MARGIN = 1.5
 
 
 class Starter:
-    """Starts sides, and ends them; `say` gets what is started."""
+    """Starts and ends sides. `say` is called with what is being started."""
 
     def __init__(self, machine: Machine, say: Callable[[str], None]) -> None:
         self._machine = machine
