@@ -150,7 +150,7 @@ def test_the_command_prints_and_verifies(tmp_path, monkeypatch):
     assert "losses equal bit for bit" in " ".join(done.stderr.split())
     assert "uint8_copy is not in the patch" in done.stderr
     diff = done.stdout.encode()
-    subprocess.run(["patch", "-p1"], input=diff, check=True, capture_output=True, cwd=tmp_path)
+    subprocess.run(["git", "apply"], input=diff, check=True, capture_output=True, cwd=tmp_path)
     assert b"momentum=0.9, fused=True)" in file.read_bytes()
 
 
