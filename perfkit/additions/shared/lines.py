@@ -354,7 +354,8 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
         for (_, stack), seconds in group.items():
             calls[stack[-1].calls] += seconds
             for place in dict.fromkeys(spot[:2] for spot in stack[depth + 1 :]):
-                inner[place] += seconds
+                if place != (file, line):  # as that of a lambda in this line is
+                    inner[place] += seconds
         if total < least:
             continue
         most = max(inner, key=inner.__getitem__, default=("", 0))
