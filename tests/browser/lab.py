@@ -1,6 +1,7 @@
 """A JupyterLab server of its own and a page in it, driven by its states; the fixtures are in conftest.py."""
 
 import ast
+import contextlib
 import json
 import os
 import shutil
@@ -190,6 +191,17 @@ class LabPage:
         if answer["status"] != "ok":
             raise AssertionError(f"kernel_eval({expression!r}): {answer['ename']}: {answer['evalue']}")
         return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
+
+    @contextlib.contextmanager
+    def busy_kernel(self, folder):
+        """While it is active, the kernel runs code, as in a cell; `folder` is an empty one."""
+        end = folder / "end"
+        code = f"import pathlib, time\nwhile not pathlib.Path({str(end)!r}).exists():\n    time.sleep(0.02)"
+        self._js("panel.sessionContext.session.kernel.requestExecute({code: arg});", code)
+        try:
+            yield
+        finally:
+            end.touch()
 
     def set_theme(self, name):
         """`JupyterLab Light`, `JupyterLab Dark` or `JupyterLab Dark High Contrast`."""

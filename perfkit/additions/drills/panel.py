@@ -23,6 +23,7 @@ LIMIT, FIRST = "1. What limits this step?", "2. What would you try first?"
 BOUND = "3. How many times as fast could the step be if all gaps between kernels closed?"
 _OWN = resources.files("perfkit.additions.drills").joinpath("drills.css").read_text("utf-8")
 _SLIDER = resources.files("perfkit.additions.drills").joinpath("slider.html").read_text("utf-8")
+_BUTTON = resources.files("perfkit.additions.drills").joinpath("button.html").read_text("utf-8")
 
 
 def drill(number: int) -> "Drill":
@@ -48,8 +49,10 @@ class Drill:
         self.bound = widgets.BoundedFloatText(
             value=3.0, min=1.0, max=9.0, step=0.1, description="times as fast", _dom_classes=["pk-bound"]
         )
-        answer = widgets.Button(description="Show the answer", button_style="primary")
-        answer.on_click(lambda _: self.answer())
+        # While the kernel is busy, the page holds back a widget's changes, but not the clicks of its buttons.
+        # This button belongs to the page: pressing it is a change, and brings along the bound that it shows.
+        self.pressed = widgets.Text(_dom_classes=["pk-pressed", "pk-off"])
+        self.pressed.observe(lambda change: self.answer(change["new"]), "value")
         self.error, self.result = text("pk-error"), text("pk-result")
         everything = [
             widgets.HTML(f"{STYLE}<style>{_OWN}</style>"),
@@ -60,14 +63,19 @@ class Drill:
             *self._question(FIRST, {name: name for name in card.asked.tries}),
             text("pk-asked", f"<p>{BOUND}</p>"),
             row([text("pk-slider", _SLIDER), self.bound]),
-            row([answer]),
+            row([text("pk-answer", _BUTTON), self.pressed]),
             self.error,
             self.result,
         ]
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel", "pk-drill"])
 
-    def answer(self) -> None:
-        """Shows what was measured, and stores the answer if it is the first to this card."""
+    def answer(self, told: str) -> None:
+        """Shows what was measured, and stores the answer if it is the first to this card.
+
+        `told`: the bound on the page, empty if that is not a number, and the time.
+        """
+        if bound := told.partition(" ")[0]:
+            self.bound.value = float(bound)
         missing = [question for question in (LIMIT, FIRST) if question not in self.chosen]
         self.error.value = alert(f"Not answered yet: {' '.join(missing)}") if missing else ""
         if not missing:

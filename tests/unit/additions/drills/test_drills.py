@@ -1,5 +1,6 @@
 """Drills: a card's answers follow from its recording, a click is enough, and the first answer counts."""
 
+import itertools
 import re
 import threading
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.unit.notebook.conftest import _apart  # noqa: F401
 ROOT = Path(__file__).parents[4]
 CARDS = [cards.card(number) for number in range(1, len(cards.asked()) + 1)]
 each_card = pytest.mark.parametrize("card", CARDS, ids=lambda card: str(card.number))
+TIMES = itertools.count()
 KERNELS = {"batch_size", "amp", "channels_last", "compile", "cpu_threads"}
 """Switches that change how long kernels take."""
 
@@ -93,6 +95,11 @@ def buttons(drill):
     return found
 
 
+def show(drill, bound=""):
+    """Presses *Show the answer* on a page that has a bound, as `button.html` does."""
+    drill.pressed.value = f"{bound} {next(TIMES)}"
+
+
 def answered(number, right=True, factor=1.0):
     """A card that was answered by clicks."""
     drill = pk.drill(number)
@@ -102,20 +109,20 @@ def answered(number, right=True, factor=1.0):
     press[cards.LIMITS[recorded.limit]].click()
     press[recorded.best if right else wrong].click()
     drill.bound.value = round(factor * recorded.bound, 1)
-    press["Show the answer"].click()
+    show(drill)
     return drill
 
 
 def test_a_card_asks_shows_what_was_measured_and_keeps_the_first_answer(data_dir):
     drill = pk.drill(3)
     press = buttons(drill)
-    press["Show the answer"].click()
+    show(drill)
     assert LIMIT in drill.error.value and FIRST in drill.error.value and not drill.result.value
     press["the host"].click()
     press["the data"].click()
     marked = [button.description for button in press.values() if button.description.startswith("✓")]
     assert marked == ["✓ the data"]
-    press["Show the answer"].click()
+    show(drill)
     assert FIRST in drill.error.value and LIMIT not in drill.error.value
     assert score.load() == {}
     first = answered(3, right=False)
@@ -123,6 +130,17 @@ def test_a_card_asks_shows_what_was_measured_and_keeps_the_first_answer(data_dir
     second = answered(3)
     assert "3 of 3 points" in second.result.value
     assert score.load()[3].first != second.card.recorded.best, "the first answer counts"
+
+
+def test_the_bound_on_the_page_is_the_answer_though_the_kernel_has_not_had_it_yet(data_dir):
+    """While a cell runs, the page keeps what a slider says, and that comes after the click."""
+    drill = pk.drill(3)
+    for name in (cards.LIMITS["data"], "8 workers"):
+        buttons(drill)[name].click()
+    show(drill, bound="2.4")
+    assert score.load()[3].bound == drill.bound.value == 2.4
+    show(drill, bound="1000")
+    assert drill.bound.value == drill.bound.max
 
 
 def test_answers_of_two_notebooks_are_both_kept_and_one_that_cannot_be_kept_is_told(data_dir, monkeypatch):
