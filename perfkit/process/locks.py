@@ -112,5 +112,4 @@ def lock_names(device: str | None) -> list[str]:
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return ["cores"]
-    names = sorted(gpus.uuids(index or "0")) or [f"gpu-{index or 0}"]
-    return ["cores", *names]
+    return ["cores", *(sorted(gpus.uuids(index or "0")) or [f"gpu-{index or 0}"])]

@@ -98,7 +98,8 @@ def test_the_kernel_s_stop_button_ends_run_all(lab, data_dir, no_orphans):
     status(panel, re.compile("measuring|warm-up|first step|building"))
     lab.command("notebook:interrupt-kernel")
     expect(lab.page.locator(".jp-CodeCell").nth(1)).to_contain_text("KeyboardInterrupt")
-    lab.page.wait_for_timeout(1000)  # the kernel refuses what was sent together with the cell that failed
+    waiting = lab.page.locator(".jp-CodeCell").nth(2).locator(".jp-InputPrompt")
+    expect(waiting).not_to_contain_text("*")  # the kernel refuses what was sent together with the one before
     assert lab.kernel_eval("'after' in globals()") is False
 
 
