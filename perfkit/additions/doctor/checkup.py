@@ -102,7 +102,7 @@ def _gpu(here: Mapping[str, Any], found: Found) -> HealthCheck:
 
 def _data() -> HealthCheck:
     folder = machine.data_folder()
-    existing = next(part for part in (folder, *folder.parents) if part.exists())
+    existing = next(part for part in (folder, *folder.parents) if os.path.exists(part))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         remedy = "Set PERFKIT_DATA to a different folder"
         return HealthCheck("data folder", f"cannot write to {folder}", remedy, blocking=True)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from statistics import mean
+from typing import Annotated
 
 import msgspec
 
@@ -25,7 +26,7 @@ class Given(msgspec.Struct, frozen=True):
 
     limit: str
     first: str
-    bound: float
+    bound: Annotated[float, msgspec.Meta(gt=0)]  # as a ratio of speeds
 
 
 def load() -> dict[int, Given]:

@@ -41,6 +41,10 @@ class Bar(msgspec.Struct, frozen=True, array_like=True):
     lane: int = 0  # the number of the worker, or of the stream
     words: str = ""  # written in it: what it waits for, such as `data` or `scaler`, or how long it takes
 
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:  # in the file of a picture, which may be of another version
+            raise ValueError(f"there is no kind of bar '{self.kind}'")
+
 
 class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
     """Some steady steps of one training: the bars of each row, in any order."""
@@ -161,9 +165,9 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         ax.legend([*legend.values()], [*legend], loc="lower left", bbox_to_anchor=(0, 1), ncols=len(legend))
         return drawing
 
-    def figure(self, title: str = "") -> Figure:
+    def figure(self) -> Figure:
         """The picture as a figure for a page or a notebook."""
-        return Figure("lanes", title, (), "ms", self.alt, drawn=self.draw)
+        return Figure("lanes", "", (), "ms", self.alt, drawn=self.draw)
 
 
 def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Shows lanes in a notebook."""
 
 import contextlib
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -150,18 +151,24 @@ def _by_hand(title: str, given: Given) -> DrawnSide:
     if all(bar.batch is None for bar in bars):
         rows = {name: [_timed(bar) for bar in row] for name, row in rows.items()}
     steps = given.get("steps", 1)
+    if not isinstance(steps, int) or steps < 1:
+        raise InvalidValue(f"'steps' is {steps!r}", "Give the number of steps in the rows, at least 1")
     end_ms = max((bar.end_ms for bar in bars), default=0.0)
     return DrawnSide(title=title, step_ms=end_ms / steps, steps=steps, rows=rows)
 
 
 def _bar(given: Any) -> Bar:
+    refusal = InvalidValue(f"{given!r} is not a bar", "Write (start_ms, end_ms, kind, batch)")
     try:
-        bar = Bar(*given)
-    except TypeError:
-        raise InvalidValue(f"{given!r} is not a bar", "Write (start_ms, end_ms, kind, batch)") from None
-    if bar.kind not in KINDS:
-        raise one_of(bar.kind, [*KINDS], "kind of bar")
-    return bar
+        start_ms, end_ms, kind, *more = given
+        start_ms, end_ms = float(start_ms), float(end_ms)
+    except (TypeError, ValueError):
+        raise refusal from None
+    if not math.isfinite(end_ms - start_ms):
+        raise refusal
+    if str(kind) not in KINDS:
+        raise one_of(kind, [*KINDS], "kind of bar")
+    return Bar(start_ms, end_ms, kind, *more)
 
 
 def _timed(bar: Bar) -> Bar:

@@ -110,13 +110,13 @@ def _awaited(trace: Trace) -> npt.NDArray[np.str_]:
 
 
 def _workers(trace: Trace, start: int, end: int) -> list[Bar]:
-    """The loads of simulated workers. The name of a bar has the batch's number, its thread the worker's."""
+    """The loads of simulated workers. An event's name has the batch's number, its thread the worker's."""
     table = trace.table
     bars = []
     for row in trace.rows(Kind.WORKER).tolist():
         began, ended = int(table.start[row]), int(table.end[row])
-        found = re.search(r"\d+", trace.texts[table.name[row]])
-        if found and began < end and ended > start:
-            _, worker = trace.texts[table.thread[row]]
-            bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, "load", int(found[0]), int(worker)))
+        batch = re.fullmatch(r"batch (\d{1,9})", trace.texts[table.name[row]])
+        _, worker = trace.texts[table.thread[row]]
+        if batch and isinstance(worker, int) and began < end and ended > start:
+            bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, "load", int(batch[1]), worker))
     return bars

@@ -11,6 +11,7 @@ from perfkit.additions.my_train.steps import HERE, NAME, Version
 from perfkit.additions.referee.match import ScriptSide, Terms, matched
 from perfkit.additions.referee.verdict import Outcome, RefereeVerdict
 from perfkit.additions.scripts.watched import Launch
+from perfkit.additions.shared import kept
 from perfkit.ladder.catalogue import Budget
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
@@ -53,7 +54,7 @@ def my_train(
     if restore is not None or not HERE.exists() or not versions:
         return _started(restore, outside, notes, dropped=versions)
     before = versions[0] if whole else versions[-1]
-    now = Version(HERE.read_text(encoding="utf-8-sig"), {**versions[-1].switches, **outside})
+    now = Version(kept.program(HERE), {**versions[-1].switches, **outside})
     if now.text == before.text and now.switches == before.switches:
         return Shown(versions, [*notes, _UNCHANGED, steps.chart(versions)])
     now = structs.replace(now, what=steps.named(before, now))
@@ -79,7 +80,7 @@ def _started(
         said.append(f"The climb starts again, without what was kept: {names}.")
     elif others:
         said.append(f"A new climb starts. Those of other files are kept: {', '.join(sorted(others))}.")
-    text = HERE.read_text(encoding="utf-8-sig")
+    text = kept.program(HERE)
     changed = f"the file after {restore}" if restore else "your first version"
     what = "the plain loop" if text == steps.after("00") else changed
     return Shown(steps.save([Version(text, outside, what)]), [*said, Code(text, "python"), _HOW])
@@ -88,7 +89,7 @@ def _started(
 def _written(file: Path, text: str) -> str:
     """Writes the file. A file with a different text is kept under another name."""
     said = f"Wrote {file.absolute()}."
-    if file.exists() and file.read_text(encoding="utf-8-sig") != text:
+    if file.exists() and file.read_text(encoding="utf-8-sig", errors="replace") != text:
         old = file.with_name(f"old_{NAME}")
         number = 1
         while old.exists():

@@ -20,6 +20,7 @@ from IPython.display import Markdown
 from perfkit.additions.puzzles import PuzzleVerdict, folder
 from perfkit.additions.referee.match import Terms, two_scripts
 from perfkit.additions.scripts.watched import Launch
+from perfkit.additions.shared import kept
 from perfkit.errors import InvalidValue, RunFailed, TookTooLong, one_of
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import Child, call
@@ -106,7 +107,7 @@ def mystery(name: str) -> Puzzle | PuzzleVerdict:
     file = Path(f"my_{name}.py")
     if not file.exists():
         file.write_text(one.starter, encoding="utf-8")
-    source = file.read_text(encoding="utf-8-sig")
+    source = kept.program(file)
     return one if source == one.starter else one.check(source)
 
 
@@ -167,7 +168,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
         return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
 
     def measure(progress: Progress) -> list[Content]:
-        source = file.read_text(encoding="utf-8-sig")
+        source = kept.program(file)
         levers = call(f"{_JUDGE}:levers", source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
         edited = Launch(str(file), replaced=((file.resolve(), source.encode()),))
         others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
@@ -224,7 +225,7 @@ def _needs_no_name(value: ast.expr) -> bool:
         return not (value.args.defaults or any(value.args.kw_defaults))
     try:
         ast.literal_eval(value)
-    except ValueError:
+    except (ValueError, TypeError):  # TypeError: a list as a key
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""A learner's results, kept in the data folder for other notebooks and later days."""
+"""A learner's programs, and their results, kept in the data folder for other notebooks and later days."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,6 +12,14 @@ from perfkit import machine
 from perfkit.errors import InvalidValue, PerfkitError, explain
 
 T = TypeVar("T")
+
+
+def program(file: Path) -> str:
+    """The text of a learner's program; an `InvalidValue` if it is not in UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"{file} is not in UTF-8: {error}", "Save it in UTF-8") from None
 
 
 def load(name: str, kind: type[T], remedy: str) -> T | None:

@@ -106,7 +106,7 @@ def _files(path: Path) -> Iterator[dict[Path, Opens]]:
             elif path.is_file() and _is_tar(path):
                 tar = stack.enter_context(tarfile.open(path))
                 opens = {each.name: partial(tar.extractfile, each) for each in tar if each.isfile()}
-        except formats.DAMAGED as error:
+        except (*formats.DAMAGED, NotImplementedError) as error:  # a newer zip format, by a damaged byte
             raise TraceError(f"{path}: this archive is cut off or damaged", "Copy it again") from error
         named = sorted(filter(_TRACE.fullmatch, opens))
         if len(named) > _MOST or (path.is_dir() and not named):
@@ -135,7 +135,7 @@ def _each(files: dict[Path, Opens], tell: Tell) -> tuple[list[_Read], list[str]]
             continue
         number = trace.world.rank
         if number is None:
-            in_name = re.search(r"rank\D?(\d+)", name.name)
+            in_name = re.search(r"rank\D?(\d{1,9})", name.name)
             number = int(in_name[1]) if in_name else -1
         rows = in_steps(trace, trace.rows(Kind.COLLECTIVE))
         rows = rows[np.argsort(trace.table.start[rows], kind="stable")]

@@ -25,6 +25,7 @@ LONGEST_HEAD, LONGEST_EVENT = 64 * MIB, 8 * MIB
 """A trace has its list of events, and the end of each event, within so much text."""
 _AFTER = MIB  # the most text after the events that is read
 _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 _T = TypeVar("_T")
 Tell = Callable[[str, float], object]  # called with what is being read, and the share done
 Opens = Callable[[], Any]  # opens a file of bytes
@@ -69,15 +70,15 @@ class Device(Struct):
     """A GPU as the profiler describes it."""
 
     name: str | None = None
-    computeMajor: int | None = None
-    computeMinor: int | None = None
+    computeMajor: _Count | None = None
+    computeMinor: _Count | None = None
 
 
 class World(Struct):
     """The process's place in a distributed run."""
 
     backend: str | None = None
-    rank: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    rank: _Count | None = None
     world_size: int | None = None
 
 
@@ -180,8 +181,9 @@ class Reader:
         if is_object:
             text = repaired(b'{"": 0' + after).decode()
             with contextlib.suppress(ValueError, RecursionError):
-                said, end = json.JSONDecoder().raw_decode(text)
-                self.said.update(said)
+                _, end = json.JSONDecoder().raw_decode(text)
+                # It also accepts half a pair of surrogates, which no page can show.
+                self.said.update(_decode(text[:end].encode(), dict[str, Any]) or {})
                 after = text[end:].encode()
         if after.lstrip(b" \t\r\n,").startswith((b"{", b"[")) or _OPENING.search(after):
             self.documents = 2

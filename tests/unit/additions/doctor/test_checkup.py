@@ -119,3 +119,5 @@ def test_a_data_folder_that_cannot_be_written_or_is_full(monkeypatch, tmp_path):
     files(tmp_path, {"file": ""})
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path / "file" / "data"))
     assert checkup._data().status == "red"
+    monkeypatch.setenv("PERFKIT_DATA", str(tmp_path / ("long" * 99)))  # as one that may not be looked at
+    assert checkup._data().name == "data folder"

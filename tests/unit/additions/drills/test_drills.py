@@ -211,8 +211,9 @@ def test_what_is_told_has_the_numbers_of_the_recording():
     assert isinstance(Drill(card).title, str)
 
 
-def test_damaged_answers_are_told_with_what_to_do(data_dir):
+@pytest.mark.parametrize("damaged", ["[{", '{"1": {"limit": "data", "first": "8 workers", "bound": 0.0}}'])
+def test_damaged_answers_are_told_with_what_to_do(data_dir, damaged):
     score.keep(1, Given("data", "8 workers", 2.0))
-    (data_dir / "drills.json").write_text("[{")
+    (data_dir / "drills.json").write_text(damaged)
     with pytest.raises(InvalidValue, match=r"drills.json is damaged.*Move it away"):
         pk.drills()

@@ -119,6 +119,9 @@ def test_a_simulated_worker_has_its_batches(tmp_path):
     events = [{**step, "name": f"ProfilerStep#{at}", "ts": 100 * at} for at in range(3)]
     worker = {"ph": "X", "pid": 1, "cat": "loader_worker", "dur": 50}
     events += [{**worker, "name": f"batch {at}", "tid": 100 + at % 2, "ts": 90 * at} for at in range(5)]
+    # Whatever else says that it is one: without a worker's number, and with one that no batch has.
+    events += [{**worker, "name": "batch 1", "tid": "x", "ts": 90}]
+    events += [{**worker, "name": f"batch {'9' * 5000}", "tid": 100, "ts": 90}]
     (tmp_path / "a.json").write_text(json.dumps(events))
     side = sides.of_trace(tmp_path / "a.json", "before")
     bars = sorted((bar.batch, bar.lane, round(bar.start_ms, 3), bar.kind) for bar in side.rows["worker"])
@@ -361,7 +364,8 @@ def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monke
     assert [recipe.pin_memory for recipe in asked] == [False, True]
     (file,) = (machine.data_folder() / "lanes").glob("*.json")
     whole = file.read_bytes()
-    for damaged in (whole[:-20], whole.replace(b"step_ms", b"length_ms"), b"\xff"):
+    other = whole.replace(b'"compute"', b'"reckon"')
+    for damaged in (whole[:-20], whole.replace(b"step_ms", b"length_ms"), b"\xff", other):
         file.write_bytes(damaged)
         assert panel.of_runs(mine, here) is None, "a panel that shows an earlier answer has bars"
     assert panel.of_runs(mine, here, Progress()).alt
@@ -488,8 +492,16 @@ def test_a_picture_from_a_profile_leaves_no_trace_behind(data_dir):
         ([(0, 5, "loading")], "unknown kind of bar 'loading'. Did you mean 'load'"),
         (((0, 5, "loading"),), "unknown kind of bar"),
         ([(0, 5)], r"\(0, 5\) is not a bar"),
+        ([(0, "x", "load")], r"\(0, 'x', 'load'\) is not a bar"),
+        ([(0, math.nan, "load")], "is not a bar"),
     ],
 )
 def test_a_bar_that_cannot_be_drawn_is_refused(rows, words):
     with pytest.raises(InvalidValue, match=words):
         panel.lanes({"mine": {"host": rows}})
+
+
+@pytest.mark.parametrize("steps", [0, "2"])
+def test_rows_are_of_some_steps(steps):
+    with pytest.raises(InvalidValue, match="'steps' is"):
+        panel.lanes({"mine": {"host": [(0, 5, "load")], "steps": steps}})

@@ -304,6 +304,15 @@ def test_what_a_learner_wrote_is_never_lost(compared):
     assert kept == ["# mine", "# mine again"]
 
 
+def test_a_file_in_another_encoding_is_told_and_kept_under_another_name(compared):
+    my_train()
+    compared.file.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(InvalidValue, match="my_train.py is not in UTF-8"):
+        my_train()
+    my_train(restore="00")
+    assert (compared.file.parent / "old_my_train.py").read_bytes() == b"# caf\xe9\n"
+
+
 def test_damaged_versions_are_told_with_what_to_do(compared, data_dir):
     my_train()
     (file,) = data_dir.rglob("climb.json")

@@ -100,7 +100,14 @@ def test_what_no_cell_has_defined_is_refused(given):
 
 def test_only_what_is_written_as_texts_is_left_out():
     assert left_out('import torch\nLEFT_OUT = {"compiled": "0.9x as fast"}') == {"compiled": "0.9x as fast"}
-    for other in ("", "LEFT_OUT = make()", "LEFT_OUT = ['compiled']", "LEFT_OUT = {", "OTHER = {'a': 'b'}"):
+    for other in (
+        "",
+        "LEFT_OUT = make()",
+        "LEFT_OUT = ['compiled']",
+        "LEFT_OUT = {",
+        "OTHER = {'a': 'b'}",
+        "LEFT_OUT = {['a']: 'b'}",
+    ):
         assert left_out(other) == {}
 
 
@@ -120,3 +127,6 @@ def test_a_mystery_is_copied_once_and_asks_for_an_edit(tmp_path, monkeypatch, as
     file.write_text("def main():\n    pass\n")
     assert mystery(name).right and asked.calls[-1][2] == "def main():\n    pass\n"
     assert file.read_text() == "def main():\n    pass\n", "it is the learner's now"
+    file.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(InvalidValue, match="is not in UTF-8"):
+        mystery(name)

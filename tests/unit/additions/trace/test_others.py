@@ -436,6 +436,19 @@ def test_the_device_is_read_after_the_events_and_by_its_old_name(tmp_path):
             assert (analysis.device["name"], codes(analysis)) == ("NVIDIA A100", [])
 
 
+@pytest.mark.parametrize("capability", [{"computeMajor": 7, "computeMinor": -1}, {"computeMajor": -7}])
+def test_a_capability_that_no_gpu_has_is_not_known(tmp_path, capability):
+    trace = step(deviceProperties=[{"computeMinor": 0, **capability}]).launch("gemm", 1, (20, 30))
+    assert trace.analyse(tmp_path).device["compute_capability"] is None
+
+
+def test_a_field_that_is_no_text_is_not_known(tmp_path):
+    events = json.dumps(step().op("aten::mm", 0, 9).events)
+    text = f'{{"traceEvents": {events}, "simulated": {{"gpu": "\\ud800"}}, "trainedOn": "\\ud800"}}'
+    (tmp_path / "a.json").write_text(text)
+    assert analyse(tmp_path / "a.json").device["simulated"] is None
+
+
 @pytest.mark.parametrize(
     ("category", "call", "kind"),
     [
@@ -581,6 +594,23 @@ def test_a_member_that_is_damaged_or_no_trace_is_left_out_and_named(tmp_path):
     assert problem.message.endswith(": config.json, job_rank0.pt.trace.json.gz")
     (path / "job_rank1.pt.trace.json.gz").unlink()
     assert read(path).ranks == [], "one is left"
+
+
+def test_a_zip_that_asks_for_a_newer_program_is_damaged(tmp_path):
+    path = several(tmp_path, "zip")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + 6] = 169  # the version needed to unpack it: 16.9
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match="this archive is cut off or damaged"):
+        read(path)
+
+
+def test_a_name_with_thousands_of_digits_has_no_rank_of_so_many(tmp_path):
+    path = tmp_path / "ranks.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("rank0.json", f"rank{'9' * 5000}.json"):
+            archive.writestr(name, step().op("aten::mm", 0, 9).text())
+    assert [row.rank for row in read(path).ranks] == [0, 999_999_999]
 
 
 def test_an_encrypted_archive_cannot_be_read(tmp_path):
