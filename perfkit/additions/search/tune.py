@@ -83,13 +83,17 @@ def tune(
     """
     if memory_cap_bytes is not None and plan.subject.kind == "mps":
         raise InvalidValue("the peak memory of a training on mps is not known", "Leave out the memory cap")
+    space = space or SPACE
+    for name, values in space.items():
+        for value in values:
+            Recipe().replace(**{name: value})  # refused now, not after minutes of measuring
     progress = progress or Progress()
     began = time.monotonic()
     plan = plan.fixed()
     with plan.open(progress, "tuning", store) as session:
         search = _Search(plan, session, memory_cap_bytes, budget_s)
         try:
-            left = search.run(space or SPACE)
+            left = search.run(space)
         finally:
             keep(store, *search.tried.values())
         notes = [f"Not tried: {'; '.join(search.refused)}."] if search.refused else []
@@ -123,12 +127,11 @@ def tune(
 
 
 class _Search:
-    """The search: one switch after the other, then the best recipe again."""
-
     def __init__(self, plan: Plan, session: Session, cap_bytes: int | None, budget_s: float) -> None:
         self.tried: dict[str, Run] = {}  # the runs that succeeded, by id
         self.refused: list[str] = []  # the values that were not tried, with the reasons
-        self._session, self._cap_bytes = session, cap_bytes
+        self._session = session
+        self._cap_bytes = cap_bytes
         self._until = time.monotonic() + SEARCHING * budget_s
         self._short = replace(plan.rule, rounds=ROUNDS, budget=None, cached=0)
         usual = plan.rule.budget
@@ -231,6 +234,5 @@ def _newest(runs: Iterable[Run], cap_bytes: int | None = None) -> dict[Recipe, R
 
 
 def _speedup(run: Run) -> float:
-    """How many times as fast a run is as the baseline."""
     ratio = run.speedup("baseline")
     return ratio.ratio if ratio else 1.0

@@ -85,6 +85,13 @@ def test_nothing_above_the_memory_cap_is_picked(search, plan):
             tune(plan, space, memory_cap_bytes=least)
 
 
+@pytest.mark.parametrize("wrong", [{"wrkers": (1,)}, {"workers": ("many",)}])
+def test_a_name_or_value_that_is_not_allowed_is_refused_before_anything_is_measured(search, plan, wrong):
+    with pytest.raises(InvalidValue, match="workers"):
+        tune(plan, {"channels_last": (False, True), **wrong})
+    assert search.children == []
+
+
 def test_a_memory_cap_is_refused_where_no_peak_is_known(search, plan):
     with pytest.raises(InvalidValue, match="peak memory of a training on mps is not known"):
         tune(on(plan, device="mps"), memory_cap_bytes=10_000)
