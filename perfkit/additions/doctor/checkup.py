@@ -39,7 +39,7 @@ def checkup() -> list[HealthCheck]:
     """Checks everything that determines what can be measured here. Changes nothing."""
     found = devices.ask_torch()
     here = machine.facts()
-    cpu = machine.facts()["cpu"]
+    cpu = here["cpu"]
     jupyter = _versions("ipywidgets", "ipykernel", "anywidget", "matplotlib")
     torch = _versions("torch", "torchvision")
     built = ", ".join(f"{name} {number}" for name, number in machine.torch_build().items()) or "the CPU"

@@ -1,4 +1,4 @@
-"""The kernel refuses a script, and every process that it starts, to change anything outside of some folders.
+"""The kernel keeps a script, and every process that it starts, from changing files outside some folders.
 
 This is Landlock (`man 7 landlock`). It needs no privileges, holds for C and Rust code too, and cannot be
 taken back. It does not keep permissions, times and attributes of a file from being changed.
@@ -47,7 +47,7 @@ def restrict(folders: Iterable[str]) -> None:
         with contextlib.suppress(OSError):  # it may be a file, or in a folder that cannot be changed
             os.makedirs(folder, exist_ok=True)
         if os.path.isdir(folder):
-            parent = os.open(folder, os.O_PATH | os.O_CLOEXEC)  # for a place alone: it may be unreadable
+            parent = os.open(folder, os.O_PATH | os.O_CLOEXEC)  # O_PATH: it may be unreadable
             rule = struct.pack("=Qi", rights, parent)  # `struct landlock_path_beneath_attr`
             _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
             os.close(parent)

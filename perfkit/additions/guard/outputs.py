@@ -80,7 +80,8 @@ class Outputs:
         self._scratch = os.path.realpath(scratch)
         self._is_guarded = is_guarded
         self._thread = threading.local()
-        self._lock = lock = threading.RLock()
+        lock = threading.RLock()
+        self._lock = lock
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)
         self.writable = [folder for folder in _writable_folders(more) if not is_within(here, folder)]

@@ -127,7 +127,7 @@ WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_
 def kernels(session: WorkerSession) -> Procedure:
     """Measures a `KernelReport`: the device's roofs, a sweep of shapes, and the work of a step."""
     taken = yield from session.take(8, "measuring")
-    step_s = statistics.median(taken.step_s)  # a step in which others took the cores is none to judge by
+    step_s = statistics.median(taken.step_s)  # some steps are longer, as other programs took the cores
     training, device = session.subject, session.subject.device
     big = device.type != "cpu"
     m, widths = (576, WIDTHS_ON_GPU) if big else (144, WIDTHS_ON_CPU)
@@ -212,7 +212,7 @@ def _seconds(device: torch.device, call: Callable[[], object], launches: int) ->
 def _least_s(device: torch.device, calls: Sequence[Callable[[], object]]) -> list[float]:
     """The least seconds of each call, as disturbances only add time. The calls alternate because of drift."""
     first = [_seconds(device, call, 1) for call in calls]
-    if sum(first) > SLOW_S:  # such as of emulated types: what planning and allocating adds is little of it
+    if sum(first) > SLOW_S:  # such as emulated types, for which planning and allocating add little
         return first
     once = [_seconds(device, call, 1) for call in calls]
     counts = [min(LAUNCHES, math.ceil(ENOUGH_S / seconds)) for seconds in once]  # up to 0.3 s on a T4

@@ -47,7 +47,7 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
             picture = of_measured(runs, session)
         file.parent.mkdir(parents=True, exist_ok=True)
         machine.write_atomically(file, msgspec.json.encode(picture))
-    samples = [run.samples_per_step for run in runs]  # those of an older recording may be others
+    samples = [run.samples_per_step for run in runs]  # an older recording may have had another batch size
     wanted = [*zip(_titles([run.title for run in runs]), samples, strict=True)]
     _, ratio = sentences.pair(runs)
     fits = picture is not None and [(side.title, side.samples) for side in picture.sides] == wanted

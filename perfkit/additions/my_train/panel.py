@@ -104,7 +104,6 @@ def _written(file: Path, text: str) -> str:
 def _measured(
     before: Version, now: Version, allow: Sequence[str], budget_s: float | None, progress: Progress
 ) -> Judged:
-    """Measures both versions in turn."""
     photo_folder(steps.PHOTOS)  # a measured script may not write there
     old, new = (Launch(NAME, replaced=((HERE.resolve(), one.text.encode()),)) for one in (before, now))
     title = now.what if now.text == before.text else "the edited file"
@@ -134,7 +133,7 @@ def _shown(
 def _judged(
     versions: list[Version], now: Version, judged: Judged, keep: bool, above: Sequence[Content]
 ) -> Shown[list[Version]]:
-    """Keeps an edit that is faster or that the learner keeps; of any other one, says what to do."""
+    """Keeps an edit that is faster or that the learner keeps; otherwise says what to do."""
     result, verdict = judged
     outcome = verdict.outcome
     if outcome == Outcome.TRAINS_DIFFERENTLY or not (keep or outcome == Outcome.FASTER):
@@ -149,7 +148,6 @@ def _judged(
 
 
 def _not_kept(before: Version, now: Version, verdict: RefereeVerdict) -> str:
-    """Says that an edit is not kept, and what to do with it."""
     if verdict.outcome == Outcome.TRAINS_DIFFERENTLY:  # which `keep` does not cover
         allow = ", ".join(f'"{one.name}"' for one in verdict.differences)
         return f"It is not kept: undo it or, if that is meant, add `allow=[{allow}]` to the call."

@@ -41,7 +41,9 @@ class CheckedSide:
     def __init__(
         self, workload: Any, note: Callable[[Pair], None] = lambda _: None, dtype: torch.dtype | None = None
     ) -> None:
-        self._workload, self._note, self._dtype = workload, note, dtype
+        self._workload = workload
+        self._note = note
+        self._dtype = dtype
         self._inputs: Any = None
         self.outputs: list[torch.Tensor] = []
         """The outputs of the first batch, before any update, so that no difference has grown yet."""
@@ -177,14 +179,7 @@ def _near(name: str, sides: Iterable[Sequence[torch.Tensor]], rounding: float, r
         error, plain_error = _rmse(value, exact), _rmse(plain, exact)
         allowed = (2 * plain_error + scale * (2.0**-18 + roundings * rounding)) * (1 + step)
         evidence = f"step {step}: RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
-        found.append((_share(error, allowed), evidence))
+        share = error / max(allowed, 1e-300)  # nothing is allowed where all values are 0
+        found.append((math.inf if math.isnan(share) else share, evidence))
     worst, evidence = max(found, key=lambda each: each[0])
     return Check(name, worst <= 1, evidence)
-
-
-def _share(error: float, allowed: float) -> float:
-    """An error / what is allowed: 0 for no error where none is allowed, infinite for NaN."""
-    if allowed == 0:
-        return 0.0 if error == 0 else math.inf
-    share = error / allowed
-    return math.inf if math.isnan(share) else share

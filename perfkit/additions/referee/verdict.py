@@ -154,23 +154,20 @@ def _differences(match: MatchResult, losses: Check) -> list[Difference]:
     return [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
 
 
-class SpeedLimits(NamedTuple):
-    """What the measured speed is held against."""
+def judge_speed(ratio: Ratio, run: float | None, clear: float, half_width: float) -> Outcome:
+    """Judges the ratio of steps, and that of the run if it has much else, by the first case that holds.
 
-    clear: float  # how many times as fast a side must be, so that a few rounds without a verdict show it
-    half_width: float  # of the interval, as a part of the ratio: a wider one decides nothing
-
-
-def judge_speed(ratio: Ratio, run: float | None, limits: SpeedLimits) -> Outcome:
-    """Judges the ratio of steps, and that of the run if it has much else, by the first case that holds."""
-    if ratio.is_slower or ratio.high < 1 / limits.clear:
+    A side that is `clear` times as fast needs no verdict of many rounds; an interval wider than `half_width`,
+    as a part of the ratio, decides nothing.
+    """
+    if ratio.is_slower or ratio.high < 1 / clear:
         return Outcome.SLOWER
     if run is not None and run > LIMIT.run_faster:
         return Outcome.FASTER
-    has_faster_steps = ratio.is_faster or ratio.low > limits.clear
+    has_faster_steps = ratio.is_faster or ratio.low > clear
     if has_faster_steps and (run is None or run >= 1):
         return Outcome.FASTER
-    if ratio.verdict == "undecided" or ratio.half_width > limits.half_width:
+    if ratio.verdict == "undecided" or ratio.half_width > half_width:
         return Outcome.UNDECIDED
     return Outcome.NOT_FASTER
 
@@ -221,7 +218,7 @@ def _of_speed(speed: _Speed, precision: float, gate: Outcome | None) -> tuple[Ou
     result = speed.match.comparison
     clear = LIMIT.overwhelming if result.rounds >= LIMIT.few_rounds else math.inf
     half_width = LIMIT.wide * max(precision, result.pairing.known_spread.sd)
-    outcome = gate or judge_speed(speed.ratio, speed.run, SpeedLimits(clear, half_width))
+    outcome = gate or judge_speed(speed.ratio, speed.run, clear, half_width)
     if outcome == Outcome.UNDECIDED:
         return outcome, f"{speed.in_words}. That interval is too wide to decide: {speed.remedy}"
     return outcome, speed.in_words

@@ -1,4 +1,4 @@
-"""What a process and those that it has started hold in memory."""
+"""The memory of a process and of the processes that it has started."""
 
 import contextlib
 import re
@@ -11,12 +11,12 @@ from perfkit.process.tree import Tree
 
 
 class Memory(NamedTuple):
-    """Bytes of the first process, now and at its most, and of the others what they share with none."""
+    """Memory in bytes: of the first process, now and at its peak; of the others, only what is unshared."""
 
     own: int = 0
     peak: int = 0
     others: int = 0
-    threads: int = 0  # most threads of a process of the others
+    threads: int = 0  # the most threads in one of the others
 
     @classmethod
     def of(cls, tree: Tree) -> "Memory":

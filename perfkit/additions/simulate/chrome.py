@@ -59,7 +59,6 @@ def _kernel_name(work: Work, operator: OperatorCall) -> str:
 
 
 def _spans(bars: Sequence[HostBar], loader: str) -> Iterator[Json]:
-    """The events of the trace."""
     step = call = 0  # device work has the number of the runtime call that starts it
     for bar in bars:
         about: Json = {}
@@ -107,7 +106,6 @@ def _workers(bars: Sequence[HostBar], workers: int) -> Iterator[Json]:
 
 
 def _call(bar: HostBar) -> str:
-    """The name of the CUDA runtime call."""
     if bar.what == "launch":
         return "cudaMemcpyAsync" if isinstance(bar.event, Copy) else "cudaLaunchKernel"
     return "cudaStreamSynchronize" if bar.what == "wait" else "cudaStreamWaitEvent"

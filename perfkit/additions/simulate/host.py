@@ -1,6 +1,7 @@
 """Simulates a training on a virtual host with a virtual clock: deterministic, without anything real."""
 
 import collections
+import math
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -146,7 +147,7 @@ class SimulatedTraining:
         # average is over whole rounds of all workers.
         workers = max(1, self._recipe.workers)
         launches = sum(len(kernels) for _, kernels in actions)
-        warm = 2 * workers * self._recipe.prefetch_factor + -(-RUN_AHEAD // max(1, launches)) + 2
+        warm = 2 * workers * self._recipe.prefetch_factor + math.ceil(RUN_AHEAD / max(1, launches)) + 2
         measured = workers * max(1, 16 // workers)
         marks: list[tuple[float, float]] = []
         noted = min(noted, warm + measured + 1)
@@ -157,7 +158,7 @@ class SimulatedTraining:
             marks.append((max(start, self.ends()), self._waited))
             for event, kernels in actions:
                 self.do(event, kernels)
-            self._note("step", None, start)
+            self._note(HostBar("step", None, start, self.now))
         step_s, wait_s = ((b - a) / measured for a, b in zip(marks[warm], marks[-1], strict=True))
         return Outcome(step_s, wait_s, self._bars or [])
 
@@ -180,7 +181,7 @@ class SimulatedTraining:
                 self._wait(self._free[0], event)
             case Wait(streams=(waiting, awaited)):
                 self._free[waiting] = max(self._free[waiting], self._free[awaited])
-        self._note("host", event, start)
+        self._note(HostBar("host", event, start, self.now))
 
     def ends(self) -> float:
         """When everything in the queue is done."""
@@ -192,7 +193,7 @@ class SimulatedTraining:
             return
         ready = max(self._taken[0], self._done[0]) + self._fetch_s
         self._done.append(ready)
-        self._note("worker", None, ready - self._fetch_s, ready)
+        self._note(HostBar("worker", None, ready - self._fetch_s, ready))
         if self._pin_s:
             ready = self._pin_free = max(self._pin_free, ready) + self._pin_s
         self._wait(ready)
@@ -203,12 +204,11 @@ class SimulatedTraining:
         start = self.now
         self.now = max(start, time)
         if event:
-            self._note("wait", event, start)
+            self._note(HostBar("wait", event, start, self.now))
 
-    def _note(self, what: Any, event: Event | None, start: float, *more: Any) -> None:
-        """Records a bar that ends now, unless `more` gives a different end, and its kernel."""
+    def _note(self, bar: HostBar) -> None:
         if self._bars is not None:
-            self._bars.append(HostBar(what, event, start, *(more or (self.now,))))
+            self._bars.append(bar)
 
     def _call(self, event: Event, seconds: float) -> None:
         """Makes the host queue something, once there is room."""
@@ -216,7 +216,7 @@ class SimulatedTraining:
         if len(self._queued) == RUN_AHEAD:
             self._wait(self._queued[0])
         self.now += seconds
-        self._note("launch", event, start)
+        self._note(HostBar("launch", event, start, self.now))
 
     def _run(self, event: OperatorCall, kernel: Kernel) -> None:
         stream = event.stream
@@ -231,7 +231,7 @@ class SimulatedTraining:
         self._elsewhere.append(_Busy(start, end, seconds, stream))
         self._free[stream] = end
         self._queued.append(end)
-        self._note("kernel", event, start, end, kernel)
+        self._note(HostBar("kernel", event, start, end, kernel))
 
     def _copy(self, copy: Copy) -> None:
         began = self.now
@@ -246,8 +246,8 @@ class SimulatedTraining:
             start = max(self.now, self._free[stream])
             end = start + copy.nbytes / (1e9 * self._host.pageable_gbs)
             self._wait(end)
-            self._note("launch", copy, began)
+            self._note(HostBar("launch", copy, began, self.now))
         self._free[stream] = end
-        self._note("copy", copy, start, end)
+        self._note(HostBar("copy", copy, start, end))
         if copy.pinned and not copy.non_blocking:
             self._wait(end, copy)

@@ -127,11 +127,6 @@ class Recorder:
         dtype = str(tensor.dtype).removeprefix("torch.")
         return steps.Tensor(tuple(tensor.shape), dtype, layout, self._block(tensor).block)
 
-    def range(self, name: steps.Phase) -> contextlib.AbstractContextManager[None]:
-        """Begins a part of the training program, which is the phase of the step until the next part."""
-        self.phase = "prepare" if name == "copy" else name  # on a CPU nothing is copied
-        return contextlib.nullcontext()
-
 
 def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> steps.StepEvents | str:
     """The plan of one steady step for any GPU, or why there is none; an error if nothing can be built."""
@@ -171,7 +166,9 @@ class _Listened(Program):
         self.model, self.optimizer = model, optimizer
 
     def part(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return self.recorder.range(cast(steps.Phase, name))
+        phase = cast(steps.Phase, name)  # of the step until the next part
+        self.recorder.phase = "prepare" if phase == "copy" else phase  # on a CPU nothing is copied
+        return contextlib.nullcontext()
 
     def batches(self, loader: Any) -> Iterator[Any]:
         recipe = self.recipe

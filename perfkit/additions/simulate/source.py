@@ -28,7 +28,7 @@ from perfkit.rules import Target
 from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Ladder, Plan, Progress, Request, Session, Source, Subject
 
-_ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
+_NOT_IN_THE_PLAN = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 """Switches that do not change the plan of a step."""
 _FETCH = ("uint8_copy", "device_resize", "scaled_decode")  # switches that change the time to fetch a sample
 _RECORDING = "perfkit.additions.simulate.recording"
@@ -154,9 +154,9 @@ class SimulatedSession(Session):
 
         An `InvalidValue` is raised if it cannot be planned, or no figures support the prediction.
         """
-        for reason in self.source.without_figures(recipe).values():
-            raise InvalidValue(reason, "Choose another setting, such as amp=fp16")
-        on_device = recipe.replace(**{name: getattr(Recipe(), name) for name in _ON_THE_HOST})
+        if reasons := self.source.without_figures(recipe):
+            raise InvalidValue("; ".join(reasons.values()), "Choose another setting, such as amp=fp16")
+        on_device = recipe.replace(**{name: getattr(Recipe(), name) for name in _NOT_IN_THE_PLAN})
         if on_device not in self._steps:
             self.progress.phase("planning a step")
             self._steps[on_device] = self._planned(on_device)

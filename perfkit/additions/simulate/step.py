@@ -93,10 +93,6 @@ class StepEvents(Struct, frozen=True, kw_only=True):
     """torch's word for the precision of float32 convolutions, such as `tf32`; then that of products."""
     matmul_precision: str = "ieee"
 
-    @property
-    def operators(self) -> list[OperatorCall]:
-        return [event for event in self.events if isinstance(event, OperatorCall)]
-
 
 _HALF = ("float16", "bfloat16")
 _TENSORS_PER_LAUNCH = 64

@@ -72,7 +72,6 @@ def _unknown(trace: Trace, spoiled: set[str]) -> set[str]:
 
 
 def _parts(us: Floats, unknown: set[str]) -> dict[str, float | None]:
-    """The time of each part, by its name."""
     values = zip(PARTS, us.tolist(), strict=True)
     return {part: None if part in unknown else value for part, value in values}
 

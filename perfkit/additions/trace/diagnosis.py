@@ -63,7 +63,6 @@ def _idle(analysis: Analysis, cause: str) -> float:
 
 
 def _longest(analysis: Analysis) -> str:
-    """The call in which the host waits longest."""
     if not analysis.syncs:
         return ""
     longest = analysis.syncs[0]

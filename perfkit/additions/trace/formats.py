@@ -23,7 +23,6 @@ class TraceError(InvalidValue):
 
 
 def _fits(form: dict[str, Any], name: str, begin: bytes) -> bool:
-    """Whether a file's name or its first bytes match a format."""
     if "suffix" in form:
         return name.lower().endswith(tuple(form["suffix"]))
     if "holds" in form:

@@ -47,7 +47,9 @@ def _file(trace: Trace) -> Iterator[Health]:
         "same_correlation": (len(trace.ambiguous), "device event"),
         "python_frames": (len(trace.rows(Kind.PYTHON)), "Python frame"),
     }
-    yield from (said(code, count=units.plural(*of)) for code, of in counts.items() if of[0])
+    for code, (number, noun) in counts.items():
+        if number:
+            yield said(code, count=units.plural(number, noun))
 
 
 def _steps(trace: Trace) -> Iterator[Health]:

@@ -158,7 +158,7 @@ def _compared(each: list[_Read]) -> tuple[list[TraceRank], _Read | None]:
     if not all(row.communication_us is not None and row.mean_step_us for row in rows):
         return rows, None
     last = int(np.argmin(waiting))
-    others = float(np.mean(waiting[:last] + waiting[last + 1 :])) - waiting[last]
+    others = np.delete(waiting, last).mean() - waiting[last]
     is_late = others >= _LATE * (rows[last].mean_step_us or np.inf)
     rows = [msgspec.structs.replace(row, waiting_us=us) for row, us in zip(rows, waiting, strict=True)]
     return rows, each[last] if is_late else None

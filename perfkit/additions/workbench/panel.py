@@ -106,7 +106,7 @@ class Workbench(LadderPanel):
             history = recordings.find(name)
         else:
             history = self.store.history(workload=self.plan.subject.workload)[::-1]
-        return [run for run in history if _is_listed(run)]
+        return [run for run in history if run.samples_per_s and not run.is_again]
 
     def _measure(self, job: Job) -> None:
         """Measures the recipe that the job requests, with the baseline."""
@@ -183,10 +183,6 @@ class Workbench(LadderPanel):
     def _undelete(self) -> None:
         self.store.undelete()
         self._list(self.history.ticked)
-
-
-def _is_listed(run: Run) -> bool:
-    return run.samples_per_s is not None and not run.is_again
 
 
 def _row(run: Run) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from perfkit.additions.patch import edits
 from perfkit.additions.referee import behaviour, command
 from perfkit.additions.referee.behaviour import Behaviour, differences
 from perfkit.additions.referee.match import Match, Terms, compare_whole, two_scripts, with_switches
-from perfkit.additions.referee.verdict import OF_GATE, MatchResult, SpeedLimits, judge_speed, run_table
+from perfkit.additions.referee.verdict import OF_GATE, MatchResult, judge_speed, run_table
 from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.script import Script, ScriptStep
@@ -243,7 +243,7 @@ SLOWER = Ratio(0.8, 0.75, 0.85, "slower")
 EQUAL = Ratio(1.0, 0.99, 1.01, "no measurable difference")
 OPEN = Ratio(1.1, 0.9, 1.3, "undecided")
 CLEARLY_FASTER, CLEARLY_SLOWER = Ratio(4.0, 3.0, 5.0, "undecided"), Ratio(0.25, 0.2, 0.3, "undecided")
-CLEAR, NEVER_CLEAR = SpeedLimits(2.0, 0.05), SpeedLimits(float("inf"), 0.05)
+CLEAR, NEVER_CLEAR = (2.0, 0.05), (float("inf"), 0.05)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ CLEAR, NEVER_CLEAR = SpeedLimits(2.0, 0.05), SpeedLimits(float("inf"), 0.05)
         (FASTER, None, CLEAR, "faster"),
         (SLOWER, None, CLEAR, "slower"),
         (EQUAL, None, CLEAR, "not faster"),
-        (EQUAL, None, SpeedLimits(2.0, 0.005), "undecided"),
+        (EQUAL, None, (2.0, 0.005), "undecided"),
         (OPEN, None, CLEAR, "undecided"),
         (CLEARLY_FASTER, None, CLEAR, "faster"),
         (CLEARLY_FASTER, None, NEVER_CLEAR, "undecided"),
@@ -272,7 +272,7 @@ CLEAR, NEVER_CLEAR = SpeedLimits(2.0, 0.05), SpeedLimits(float("inf"), 0.05)
     ],
 )
 def test_the_speed_is_judged_by_the_first_case_that_holds(ratio, run, limits, outcome):
-    assert judge_speed(ratio, run, limits) == outcome
+    assert judge_speed(ratio, run, *limits) == outcome
 
 
 @pytest.mark.parametrize(

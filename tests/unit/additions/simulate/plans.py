@@ -10,6 +10,7 @@ from perfkit.additions.simulate import recording
 from perfkit.additions.simulate.costs import GPUS
 from perfkit.additions.simulate.host import IDEAL
 from perfkit.additions.simulate.prediction import Prediction
+from perfkit.additions.simulate.step import OperatorCall
 from perfkit.recipe import Recipe
 
 
@@ -68,3 +69,7 @@ def planned(**switches):
 def prediction(**switches):
     recipe = Recipe(batch_size=4).replace(**switches)
     return Prediction(GPUS["v100"], planned(**switches), recipe, IDEAL, 0.0)
+
+
+def operators(step):
+    return [event for event in step.events if isinstance(event, OperatorCall)]

@@ -10,7 +10,7 @@ from perfkit.additions.simulate.costs import GPUS, gpu
 from perfkit.additions.simulate.fusion import fused
 from perfkit.additions.simulate.step import Allocate, OperatorCall, StepEvents, Tensor
 from perfkit.errors import InvalidValue
-from tests.unit.additions.simulate.plans import of, planned
+from tests.unit.additions.simulate.plans import of, operators, planned
 
 each_gpu = pytest.mark.parametrize("sheet", GPUS.values(), ids=GPUS)
 
@@ -80,12 +80,12 @@ def test_other_gpus_are_refused_with_what_would_bring_them(key, words):
 
 def test_compiling_joins_neighbours_and_keeps_products():
     eager, compiled = planned(batch_size=64), planned(batch_size=64, compile=True)
-    kept = [op.name for op in compiled.operators if op.phase != "optimizer" and op.name != "fused"]
+    kept = [op.name for op in operators(compiled) if op.phase != "optimizer" and op.name != "fused"]
     products = (
-        op.name for op in eager.operators if "conv" in op.name or op.name in ("aten.mm", "aten.addmm")
+        op.name for op in operators(eager) if "conv" in op.name or op.name in ("aten.mm", "aten.addmm")
     )
     assert sorted(kept) == sorted(products)
-    [layout] = {op.inputs[0].layout for op in compiled.operators if op.name == "aten.convolution"}
+    [layout] = {op.inputs[0].layout for op in operators(compiled) if op.name == "aten.convolution"}
     assert layout == "channels_last", "the compiler's choice"
 
 
@@ -97,6 +97,6 @@ def test_what_only_one_kernel_uses_is_not_written():
         Allocate(-4000, "workspace", 2),
     ]  # fmt: skip
     step = fused(StepEvents(events=events))
-    [kernel] = step.operators
+    [kernel] = operators(step)
     assert (kernel.name, kernel.inputs, kernel.outputs) == ("fused", [a], [c])
     assert [block.block for block in of(step, Allocate)] == [3]

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from perfkit.additions.simulate import fake, recording
 from perfkit.additions.simulate.step import Allocate, Copy, Fetch, Wait
 from perfkit.recipe import Recipe
-from tests.unit.additions.simulate.plans import Block, Images, Of, of, planned, prediction
+from tests.unit.additions.simulate.plans import Block, Images, Of, of, operators, planned, prediction
 
 EAGER = """add_ convolution convolution native_batch_norm relu_ mean addmm _log_softmax nll_loss_forward
 ones_like nll_loss_backward _log_softmax_backward_data mm mm sum div convolution_backward convolution_backward
@@ -19,7 +19,7 @@ threshold_backward native_batch_norm_backward _foreach_mul_ _foreach_add_ _forea
 
 
 def names(step):
-    return Counter(operator.name.removeprefix("aten.") for operator in step.operators)
+    return Counter(operator.name.removeprefix("aten.") for operator in operators(step))
 
 
 def recorded(workload, **switches):
@@ -33,20 +33,20 @@ def test_the_kernels_of_a_step_are_those_of_cuda():
 
 def test_autocast_casts_as_cuda_does_and_takes_the_widest_type_where_that_does():
     step = planned(amp="fp16")
-    products = [op for op in step.operators if op.name in ("aten.convolution", "aten.addmm")]
+    products = [op for op in operators(step) if op.name in ("aten.convolution", "aten.addmm")]
     assert {op.inputs[0].dtype for op in products} == {"float16"}
-    [softmax] = [op for op in step.operators if op.name == "aten._log_softmax"]
+    [softmax] = [op for op in operators(step) if op.name == "aten._log_softmax"]
     assert (softmax.inputs[0].dtype, softmax.outputs[0].dtype) == ("float16", "float32"), "no cast"
     with torch.autocast("cpu", torch.bfloat16):
         after = torch.zeros(4, requires_grad=True).softmax(0)
     assert after.dtype == torch.float32, "and only while it listens"
     model = Block(lambda x, one: x[:, 0, 0, :4].addcmul(y := one(x.flatten(1)), y), nn.Linear(192, 4))
-    [added] = [op for op in recorded(Of(lambda: model), amp="fp16").operators if "addcmul" in op.name]
+    [added] = [op for op in operators(recorded(Of(lambda: model), amp="fp16")) if "addcmul" in op.name]
     assert {tensor.dtype for tensor in added.inputs + added.outputs} == {"float32"}
 
 
 def test_channels_last_reaches_every_convolution():
-    convolutions = [op for op in planned(channels_last=True).operators if "convolution" in op.name]
+    convolutions = [op for op in operators(planned(channels_last=True)) if "convolution" in op.name]
     assert {op.outputs[0].layout for op in convolutions} == {"channels_last"}
 
 
@@ -54,7 +54,7 @@ def test_a_product_of_three_dimensions_hands_on_its_own_memory():
     """matmul gives its result another shape: were that other memory, nothing could be fused with it."""
     first, last = nn.Linear(64, 4, bias=False), nn.Linear(12, 4)
     model = nn.Sequential(nn.Flatten(2), first, nn.Softplus(), nn.Flatten(), last)
-    product, softplus = recorded(Of(lambda: model)).operators[:2]
+    product, softplus = operators(recorded(Of(lambda: model)))[:2]
     assert (product.name, softplus.name) == ("aten.mm", "aten.softplus")
     assert product.outputs[0].block == softplus.inputs[0].block
 
@@ -210,7 +210,7 @@ def test_lists_of_tensors_are_counted_where_all_layers_have_one_shape():
     )
     lists = {
         op.name.removeprefix("aten."): op.attributes["lists"]
-        for op in step.operators
+        for op in operators(step)
         if "_foreach" in op.name
     }
     assert lists == {"_foreach_mul_": 1, "_foreach_add_": 2}
