@@ -40,7 +40,7 @@ class BatchLedger:
         """Batches of the training and of evaluations, since the last backward pass.
 
         A step takes one batch of a loader. So several of the last one, all of them before an evaluation's
-        last call, are the evaluation's; one alone may have been looked at before it was trained on.
+        last call, are the evaluation's; one alone may be trained on, too, with those that came with it.
         """
         fetched = self._fetched
         before = self._before_evaluation
@@ -50,6 +50,8 @@ class BatchLedger:
             fetched[0].loader.__dict__[_KIND] = _TRAINING
             return fetched, []
         last = [batch for batch in fetched if batch.loader is fetched[-1].loader]
+        if len(fetched) == len({id(batch.loader) for batch in fetched}) == before:
+            before = 0  # one batch of each, as where a teacher sees them first
         is_last_trained_on = len(last) == 1 or before < len(fetched)
         training = list[Fetched]()
         evaluation = list[Fetched]()

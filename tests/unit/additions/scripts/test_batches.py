@@ -41,6 +41,7 @@ def told(ledger, loaders, happened):
         ("H/H/T!", [("T", "HH")]),
         ("T!H/H/T!", [("T", ""), ("T", "HH")]),
         ("T/!", [("T", "")]),  # a discriminator sees it first, without gradients
+        ("TU/!TU/!", [("TU", ""), ("TU", "")]),  # a teacher labels one of them
         ("T!TH/H/!", [("T", ""), ("T", "HH")]),  # the next batch was fetched before the evaluation
         ("T!H/!", [("T", ""), ("H", "")]),  # one batch of another loader, as for meta-learning
         ("H/H/T!H/H/!", [("T", "HH"), ("", "HH")]),
