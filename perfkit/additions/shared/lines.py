@@ -33,6 +33,7 @@ _writers = set[int]()  # files to which signals are written for looks; a fork ha
 _END = b"\0"  # which is the number of no signal
 # Functions of libraries that only call others.
 _WRAPPERS = ("Module._wrapped_call_impl", "Module._call_impl", "BatchSampler.__iter__")
+_PIPELINES = ("Compose.__call__", "Compose.forward", "Transform.forward")  # of torchvision, old and new
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
 _LOADS = (f"{_LOADER}dataloader.py", os.path.join(_LOADER, "_utils", "fetch.py"))  # files with such ones
 _OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
@@ -296,7 +297,7 @@ def line_before(code: CodeType, at: int) -> int:
 
 def _is_telling(code: CodeType) -> bool:
     """Whether the name of a library function says what a line does."""
-    is_wrapper = code.co_qualname in _WRAPPERS or "<locals>" in code.co_qualname
+    is_wrapper = code.co_qualname in _WRAPPERS + _PIPELINES or "<locals>" in code.co_qualname
     return not (is_wrapper or code.co_filename.endswith(_LOADS) or _OWN_FOLDER in code.co_filename)
 
 
@@ -350,9 +351,9 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
     for (file, line), group in groups.items():
         total = sum(group.values())
         inner = defaultdict[tuple[str, int], float](float)
-        calls = defaultdict[str, float](float)
+        took = defaultdict[str, float](float)  # by what the line called; a function in C is none
         for (_, stack), seconds in group.items():
-            calls[stack[-1].calls] += seconds
+            took[stack[-1].calls] += seconds
             for place in dict.fromkeys(spot[:2] for spot in stack[depth + 1 :]):
                 if place != (file, line):  # as that of a lambda in this line is
                     inner[place] += seconds
@@ -365,7 +366,7 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
                 own = {seen: spent for seen, spent in group.items() if len(seen[1]) == depth + 1}
                 yield from _below(own, depth, least, ())
         else:
-            names = [name for name in sorted(calls, key=calls.__getitem__, reverse=True) if name]
+            names = [n for n in sorted(took, key=took.__getitem__, reverse=True) if took[n] > took[""]]
             part = next(iter(group))[0]
             yield Line(part, file, line, total, names[:4], text_at(f"{file}:{line}"))
 

@@ -13,6 +13,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from torchvision import transforms
+from torchvision.transforms import v2
 
 from perfkit.additions.shared import clock as clocks
 from perfkit.additions.shared import lines as lines_module
@@ -49,6 +51,14 @@ def test_a_line_that_only_calls_gives_way_to_what_has_most_of_it_else_it_is_name
     assert named(most)[0][1] == "train.py:38"
     spread = {("own code", (MAIN, update, Spot("train.py", at, "update"))): 1.0 for at in (37, 38, 39)}
     assert named(spread) == [("own code", "train.py:50", 3.0, [])]
+
+
+def test_a_layer_that_a_line_was_seen_in_less_than_in_none_does_not_say_what_it_calls():
+    """Noise by NumPy took 80% of a line that also calls layers, so the line was not named."""
+    line = Spot("train.py", 37, "forward")
+    noise = {("forward", (MAIN, line, Spot("train.py", at, "Noise.forward"))): 4.0 for at in (21, 22)}
+    times = noise | {("forward", (MAIN, line._replace(calls="Sequential.forward"))): 2.0}
+    assert named(times) == [("forward", "train.py:37", 10.0, [])]
 
 
 def test_a_line_that_has_most_of_the_time_is_named_whichever_lines_call_it():
@@ -158,6 +168,9 @@ def test_a_line_of_a_function_is_said_with_the_loop_that_calls_it():
         (torch.utils.data._utils.fetch._MapDatasetFetcher.fetch, False),
         (torch.utils.data.default_collate, True),
         (torch.nn.Module._call_impl, False),
+        (transforms.Compose.__call__, False),
+        (v2.Compose.forward, False),
+        (transforms.RandomRotation.forward, True),
     ],
 )
 def test_functions_that_only_call_others_do_not_say_what_a_loop_over_a_loader_waits_for(function, tells):
