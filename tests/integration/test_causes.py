@@ -236,8 +236,8 @@ CASES = {
         "evaluation",
     ),
     "an epoch in each step": (
-        "loader = DataLoader(torch.randn(500_000, 8), batch_size=4, shuffle=True)  # HERE\n"
-        "while True:\n    step(next(iter(loader)))\n",
+        "loader = DataLoader(torch.randn(500_000, 8), batch_size=4, shuffle=True)\n"
+        "while True:\n    step(next(iter(loader)))  # HERE\n",
         "epoch_in_each_step",
     ),
     "outputs are kept": (

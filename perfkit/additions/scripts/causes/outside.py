@@ -30,7 +30,7 @@ def _starts_of_epochs(seen: Symptoms) -> Found:
         if epochs >= 0.9 * seen.run.steps and not (data and data.batches == 1):
             cause = "epoch_in_each_step"
         place, most = _most(seen, "start")
-        where = place if place and cause == "epochs_start" else seen.site("loader")
+        where = place if place and cause != "workers_restart" else seen.site("loader")
         yield _CAUSES.found(cause, where, share, seen=seen, most=most)
 
 

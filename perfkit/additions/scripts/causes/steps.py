@@ -70,7 +70,7 @@ def _in_steps(seen: Symptoms) -> Found:
         yield _CAUSES.found("checkpointing_without_need", seen.site("checkpointing"), share, seen=seen)
     share = evidence.again * seen.share_of("backward")
     if share >= LEAST / 2 and (where := seen.site("retain_graph")):
-        yield _CAUSES.found("backward_again", where, share)
+        yield _CAUSES.found("backward_again", where, share, seen=seen)
     share = seen.of_run(sum(evidence.in_hooks.values()))
     if share >= LEAST / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
@@ -143,6 +143,7 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     of_parts = {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
+    is_long = seen.share_of("backward") > LIMIT.long_backward * seen.share_of("forward")
     for line, share in seen.lines(OWN):
         is_much = share >= LIMIT.much  # of a line that calls the model, too, such as a Jacobian
         needed = LIMIT.losses if share > seen.share_of("forward", "backward") else LIMIT.needed
@@ -150,16 +151,15 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
         is_needed = any(re.search(needed, name) for name in line.calls)
         if share >= LEAST and sees_models and line.where not in named | others and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
-            yield _CAUSES.found("own_line", line.where, share, seen=seen, line=line, is_rare=is_rare)
+            cause = "own_line_in_graph" if is_long else "own_line"
+            yield _CAUSES.found(cause, line.where, share, seen=seen, line=line, is_rare=is_rare)
     # What is not in the graph has no backward pass, which usually takes longer; a compiled one says nothing.
     is_longer = 0 < seen.share_of("backward") < seen.share_of("forward") and not seen.run.compiled
     most = seen.share_of("forward") / 2
     for line, share in seen.lines("forward"):
         is_odd = is_longer or (share >= most and re.search(LIMIT.large_between, line.text))
-        if is_odd and share >= LEAST and line.where not in named and not line.calls_layer:
+        if is_odd and share >= LEAST and line.where not in named | backward_and_step and not line.calls_layer:
             yield _CAUSES.found("line_of_forward", line.where, share, text=line.text, is_longer=is_longer)
-    # Backward usually takes about twice as long as forward, and optimizers are those of torch.
-    is_long = seen.share_of("backward") > LIMIT.long_backward * seen.share_of("forward")
     parts = ["backward", "optimizer"] if is_long else ["optimizer"]
     for line, share in seen.lines(*parts):
         if share >= LEAST and line.where not in named | passes:

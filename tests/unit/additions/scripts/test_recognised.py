@@ -130,6 +130,16 @@ def test_an_evaluation_is_said_with_the_line_that_has_most_of_it(line, where, sa
     )
 
 
+def test_an_evaluation_is_told_of_no_grad_only_where_gradients_are_on():
+    asked = seen(Account(parts={"steps": 2.0, "evaluation": 8.0}, steps=40, evaluations=4))
+    for role, is_on in (("evaluation", False), ("evaluation with gradients", True)):
+        sites = [Site(role, [Frame("/home/me/train.py", 7, 7, 0, 9)])]
+        script = msgspec.structs.replace(asked.script, sites=sites)
+        found = findings(msgspec.structs.replace(asked, script=script))
+        (change,) = [each.change for each in found if each.cause == "evaluation"]
+        assert ("under torch.no_grad()" in change) == is_on
+
+
 def test_the_start_of_an_epoch_is_said_with_the_line_of_the_sampler_or_the_data_set():
     run = Account(parts={"start": 1.0, "steps": 8.0, "starts of epochs": 2.0}, steps=40, epochs=[1, 14, 27])
     line = Line("start", "/home/me/data.py", 20, 1.5, [], "order = sorted(rows)")
@@ -185,8 +195,9 @@ def test_workers_that_go_on_are_not_said_to_be_started_in_each_epoch():
 def test_a_new_epoch_in_each_step_is_no_mistake_where_an_epoch_is_one_batch():
     run = Account(parts={"steps": 2.0, "starts of epochs": 8.0}, steps=40, epochs=[*range(1, 41)])
     data = DataFacts(kind="Files", workers=0, batches=2)
-    (mistake,) = findings(seen(run, data=data))
-    assert mistake.cause == "epoch_in_each_step"
+    line = Line("start", "/home/me/train.py", 20, 8.0, ["Queue.get"], "x = next(iter(loader))")
+    (mistake,) = findings(seen(run, data=data, parts={"start": 8.0}, lines=[line]))
+    assert (mistake.cause, mistake.where) == ("epoch_in_each_step", "train.py:20")
     (meant,) = findings(seen(run, data=msgspec.structs.replace(data, batches=1)))
     assert (meant.cause, meant.change) == (
         "epochs_start",
