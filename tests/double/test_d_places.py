@@ -93,9 +93,9 @@ def test_products_are_timed_by_the_device_over_many_launches(monkeypatch, clock)
         double.work(0.001)
 
     monkeypatch.setattr(step, "REPEATS", 2)
-    (least,) = step._least_s(CUDA, [product])
+    (least,) = step._least_s(CUDA, [product], 3.0)
     assert least == pytest.approx(0.001), "the host launches them in no time"
-    (least,) = step._least_s(CUDA, [lambda: long.append(double.work(0.3))])
+    (least,) = step._least_s(CUDA, [lambda: long.append(double.work(0.3))], 3.0)
     assert least == pytest.approx(0.3) and len(long) == 4, "of a long one, once is enough"
     assert len(launched) == 2 + 2 * step.LAUNCHES
 
@@ -122,7 +122,7 @@ def test_each_format_is_measured_in_its_own_precision(monkeypatch):  # 4.6
     asked, settings, seen = session(), torch.backends.cuda.matmul, []
     usual = settings.fp32_precision
 
-    def least(device, calls):
+    def least(device, calls, limit_s):
         seen.append(settings.fp32_precision)
         return [1.0] * len(calls)
 

@@ -88,7 +88,7 @@ def kernel_sections(report: KernelReport) -> list[Content]:
     note = "" if report.flops else "FLOPs are not counted in a compiled model or in cuDNN's recurrent layers."
     return [
         Table(("quantity", "at most"), roofs, "Roofs, measured"),
-        tabulate(shapes, report.rows, "By shape"),
+        tabulate(shapes, report.rows, "By shape", "Of a slow type only the first shapes are measured."),
         Table(("quantity", "value"), step, f"A step of {report.recipe}", note),
     ]
 

@@ -20,6 +20,7 @@ from perfkit.recipe import Recipe
 from perfkit.show import document, terminal
 from perfkit.show.style import Figure
 from perfkit.studies.sources import Plan
+from perfkit.worker.procedure import drive
 from perfkit.worker.session import WorkerSession
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
@@ -178,6 +179,18 @@ def test_flops_of_a_step_are_those_of_its_products_and_a_compiled_model_is_not_f
     assert step.flops(asked.subject) is None
     with pytest.raises(InvalidValue, match="compile=off"):
         asked.answer(inside.MEMORY, {})
+
+
+def test_of_emulated_products_those_of_some_seconds_are_measured_and_of_float32_all(monkeypatch):
+    seconds = {torch.float32: 0.1, torch.bfloat16: 1.0, torch.uint8: 0.1}
+    monkeypatch.setattr(step, "DEPTHS", (3, 4))
+    monkeypatch.setattr(step, "WIDTHS_ON_CPU", (5, 6))
+    monkeypatch.setattr(step, "_seconds", lambda device, call, launches: seconds[call().dtype])
+    asked = session()
+    asked.report = lambda phase: None
+    report = drive(step.kernels(asked), asked.subject.step)
+    shapes = {kind: [row.shape for row in report.rows if row.dtype == kind] for kind in report.peaks}
+    assert len(shapes["float32"]) == 8 and shapes["bfloat16"] == shapes["float32"][:4]
 
 
 def test_reports_are_shown_as_tables_and_memory_as_a_picture_too(golden):
