@@ -90,7 +90,7 @@ def _parsed(sources: Iterable[str]) -> tuple[_Named, dict[str, str]]:
     for source in sources:
         for name, node in _definitions(ast.parse(source)).items():
             nodes[name] = node
-            texts[name] = ast.get_source_segment(source, node) or ""
+            texts[name] = "\n".join(source.split("\n")[node.lineno - 1 : node.end_lineno])
     return nodes, texts
 
 
