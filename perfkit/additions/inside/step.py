@@ -185,13 +185,10 @@ def _format(recipe: Recipe, model: nn.Module, peaks: Mapping[str, float]) -> str
 
 
 def flops(training: Training) -> int | None:
-    """The FLOPs of the products and convolutions of a step; None if they cannot be counted.
-
-    They cannot in a compiled step, or in recurrent layers on a GPU: torch has no formula for cuDNN's.
-    """
+    """FLOPs of a step's products and convolutions; None in a compiled one and in cuDNN's recurrent layers."""
     is_recurrent = any(isinstance(part, nn.RNNBase) for part in training.model.modules())
     if training.recipe.compile or (is_recurrent and training.device.type != "cpu"):
-        return None
+        return None  # torch has no formula for them
     with FlopCounterMode(display=False) as counter:
         training.step()
     return int(counter.get_total_flops())
