@@ -151,7 +151,7 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
         is_needed = any(re.search(needed, name) for name in line.calls)
         if share >= LEAST and sees_models and line.where not in named | others and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
-            cause = "own_line_in_graph" if is_long else "own_line"
+            cause = "own_line_in_graph" if is_long and share < seen.share_of("backward") else "own_line"
             yield _CAUSES.found(cause, line.where, share, seen=seen, line=line, is_rare=is_rare)
     # What is not in the graph has no backward pass, which usually takes longer; a compiled one says nothing.
     is_longer = 0 < seen.share_of("backward") < seen.share_of("forward") and not seen.run.compiled

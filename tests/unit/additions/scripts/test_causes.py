@@ -742,13 +742,12 @@ def test_fewer_calls_are_the_remedy_only_of_a_line_that_makes_many(text, called,
 
 
 @pytest.mark.parametrize(
-    ("backward_s", "cause", "gain"), [(4.0, "own_line", 1.25), (7.0, "own_line_in_graph", None)]
+    ("backward_s", "own_s", "cause", "gain"),
+    [(4.0, 1.75, "own_line", 1.25), (7.0, 2.5, "own_line_in_graph", None), (7.0, 10.0, "own_line", 2.0)],
 )
-def test_a_line_whose_backward_pass_may_take_long_has_no_bound(backward_s, cause, gain):
+def test_a_line_whose_backward_pass_may_take_long_has_no_bound(backward_s, own_s, cause, gain):
     """Gradients one by one, with graphs, were a quarter of a run that became 16 times as fast without."""
-    line = Line(
-        OWN, "/home/me/train.py", 9, (3.0 + backward_s) / 4, [], "rows = grad(out[i], x, create_graph=True)"
-    )
+    line = Line(OWN, "/home/me/train.py", 9, own_s, [], "rows = grad(out[i], x, create_graph=True)")
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.5, 0.0, 0.0, 0.4])])
     looked = Evidence(
         steps=10,
