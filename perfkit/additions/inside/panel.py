@@ -12,6 +12,7 @@ from perfkit import lookup
 from perfkit.additions.inside import KernelReport, MemoryReport, looks
 from perfkit.additions.shared.looking import Chosen
 from perfkit.notebook.shown import Recipes, Shown, with_line
+from perfkit.recipe import Recipe
 from perfkit.studies.planning import Where
 from perfkit.studies.sources import Progress
 
@@ -44,6 +45,8 @@ def memory(
     recipes: Recipes, workload: str | None = None, **where: Unpack[Where]
 ) -> Shown[list[MemoryReport]]:
     """Shows what holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
+    for changes in recipes.values():
+        Recipe().replace(**changes)  # refused now, not after others were measured
 
     def measure(progress: Progress) -> list[MemoryReport]:
         reports = list[MemoryReport]()

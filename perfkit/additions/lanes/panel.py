@@ -125,7 +125,7 @@ def _side(title: str, one: Any, workload: str | None, where: Where, progress: Pr
         return sides.of_trace(one, title)
     if any(isinstance(value, list | tuple) for value in one.values()):
         return _by_hand(title, one)
-    recipe = Recipe.from_dict({**Recipe().to_dict(), **one})
+    recipe = Recipe.from_dict(one)
     with prepared(workload, recipe, where, progress) as (session, used):
         return _looked(session, used, title)
 

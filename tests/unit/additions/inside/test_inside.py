@@ -223,6 +223,12 @@ def test_reports_are_shown_as_tables_and_memory_as_a_picture_too(golden):
     assert [width for width, _ in held.rows[0].pieces if width] == [1.0, 1.0, 1.0]
 
 
+def test_recipes_are_checked_before_the_memory_of_one_is_measured(monkeypatch):
+    monkeypatch.setattr(Plan, "open", None)
+    with pytest.raises(InvalidValue, match="wrkers"):
+        pk.memory({"plain": {}, "mine": {"wrkers": 2}}, device="cpu")
+
+
 @pytest.mark.parametrize(
     "look",
     [
