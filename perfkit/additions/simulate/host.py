@@ -155,7 +155,8 @@ class SimulatedTraining:
             if left == noted - 1:
                 self._bars = []
             start = self.now
-            marks.append((max(start, self.ends()), self._waited))
+            all_done = max([start, *self._free.values()])  # when the queue is empty
+            marks.append((all_done, self._waited))
             for event, kernels in actions:
                 self.do(event, kernels)
             self._note(HostBar("step", None, start, self.now))
@@ -182,10 +183,6 @@ class SimulatedTraining:
             case Wait(streams=(waiting, awaited)):
                 self._free[waiting] = max(self._free[waiting], self._free[awaited])
         self._note(HostBar("host", event, start, self.now))
-
-    def ends(self) -> float:
-        """When everything in the queue is done."""
-        return max(self._free.values(), default=0.0)
 
     def _fetch(self) -> None:
         if not self._recipe.workers:
