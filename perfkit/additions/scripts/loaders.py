@@ -4,6 +4,7 @@ import contextlib
 import functools
 import inspect
 import mmap
+import multiprocessing
 import os
 import pickle
 import random
@@ -153,6 +154,13 @@ def _objects(value: Any) -> int:
     return len(value) * each
 
 
+def _fork_unless_chosen(loader: Any) -> None:
+    """Has workers forked, which looks and hooks then reach, also where Python (3.14) starts them by a server."""
+    is_chosen = loader.multiprocessing_context or multiprocessing.get_start_method(allow_none=True)
+    if sys.platform == "linux" and loader.num_workers and not is_chosen:
+        loader.multiprocessing_context = "fork"
+
+
 ARGUMENTS: dict[str, str] = hooks.TABLES["arguments"]  # switches that are arguments of `DataLoader`
 _SEEN, _KEEPS_WORKERS = "_perfkit_seen", "_perfkit_keeps_workers"  # what is noted at a loader
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
@@ -196,6 +204,7 @@ class Loaders(Callback):
         """Makes an iterator, which may start workers, or begins again with one."""
         part = "evaluation" if self._ledger.is_for_evaluation(_as_seen(loader)) else "start"
         self._script.fetching_since = self._script.fetching_since or clock()
+        _fork_unless_chosen(loader)
         return self._script.do(part, plain, loader)
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

@@ -69,7 +69,8 @@ def bars_of(axes):
 
 def test_workers_stamp_when_they_begin_and_end_a_batch():
     with stamps.noted() as noted:
-        loader = DataLoader(Slow(), 2, num_workers=2, persistent_workers=True)
+        how = {"persistent_workers": True, "multiprocessing_context": "fork"}  # as in a measuring process
+        loader = DataLoader(Slow(), 2, num_workers=2, **how)
         batches = [batch for _ in range(2) for batch in loader]
         found = noted.read()
     numbers = stamps.numbers(found, workers=2, batches=5)
