@@ -25,7 +25,7 @@ from perfkit.additions.scripts import batches, hooks
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import Sampler, lines, merged
+from perfkit.additions.shared.lines import Sampler, Seen, lines, merged
 from perfkit.additions.shared.tensors import attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
@@ -62,13 +62,22 @@ class Watch:
         self._here.seconds += own_time() - start
         self._here.wall_s += clock() - wall
         if in_worker:
-            seen = dict(self._sampler.times)  # other parts are those of the process that it is a copy of
-            self._here.lines = lines({key: seen[key] for key in seen if key[0] in ("data set", "collate")})
+            self._here.lines = lines(self._seen_in_worker())
             with script.files.ignored():
                 part = self._folder / f"loading-{os.getpid()}.part"
                 part.write_bytes(msgspec.json.encode(self._here))
                 part.replace(part.with_suffix(".json"))
         return samples
+
+    def _seen_in_worker(self) -> dict[Seen, float]:
+        """What looks saw of loading, without the process that a worker is a copy of: its loop, its parts."""
+        loop = [spot[:2] for spot in self._sampler.stack(sys._getframe())]
+        seen = dict(self._sampler.times)  # looks go on meanwhile
+        return {
+            (part, stack): seconds
+            for (part, stack), seconds in seen.items()
+            if part in ("data set", "collate") and [spot[:2] for spot in stack] != loop
+        }
 
     def end_looking(self) -> None:
         """A batch is fetched that is not watched."""
@@ -155,7 +164,7 @@ def _objects(value: Any) -> int:
 
 
 def _fork_unless_chosen(loader: Any) -> None:
-    """Has workers forked, which looks and hooks then reach, also where Python (3.14) starts them by a server."""
+    """Has workers forked, which looks then reach, also where Python (since 3.14) starts them by a server."""
     is_chosen = loader.multiprocessing_context or multiprocessing.get_start_method(allow_none=True)
     if sys.platform == "linux" and loader.num_workers and not is_chosen:
         loader.multiprocessing_context = "fork"

@@ -119,7 +119,7 @@ class Sampler:
             nonlocal before, handled
             handled = clock()
             if frame is not None:
-                before = self._note(meanwhile or [(self._part(), self._stack(frame))], before, own_time())
+                before = self._note(meanwhile or [(self._part(), self.stack(frame))], before, own_time())
                 meanwhile.clear()
 
         def look_meanwhile() -> None:
@@ -182,7 +182,7 @@ class Sampler:
         """Where a thread is; None if it ran on meanwhile, so that its stack does not belong to its part."""
         before = self._where(thread_id)
         part, frame, _at = before
-        stack = self._stack(frame) if frame else ()
+        stack = self.stack(frame) if frame else ()
         return (part, stack) if self._where(thread_id) == before else None
 
     def _note(self, seen: Collection[Seen], before: float, now: float) -> float:
@@ -195,7 +195,8 @@ class Sampler:
         frame = sys._current_frames().get(thread_id)
         return self._part(), frame, frame.f_lasti if frame else 0
 
-    def _stack(self, frame: FrameType) -> tuple[Spot, ...]:
+    def stack(self, frame: FrameType) -> tuple[Spot, ...]:
+        """The user's lines of a stack, the innermost last; within a loader, only those that it calls."""
         spots = list[Spot]()
         calls = ""
         for each, line in traceback.walk_stack(frame):

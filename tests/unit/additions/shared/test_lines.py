@@ -324,9 +324,9 @@ def test_a_thread_that_goes_on_while_its_stack_is_walked_is_looked_at_again(wait
     part = ["first"]
 
     class Walked(Sampler):
-        def _stack(self, frame):
+        def stack(self, frame):
             part[0] = "second"
-            return super()._stack(frame)
+            return super().stack(frame)
 
     sampler = Walked(lambda: part[0])
     sampler.look(waiting.ident, 0.0)
