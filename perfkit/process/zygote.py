@@ -339,8 +339,7 @@ def _prepare(about: About) -> None:
     os.chdir(about.folder)
     sys.path[:] = about.paths
     sys.modules["__main__"] = types.ModuleType("__main__")  # workers must not import the zygote's
-    # Loader workers are forked, also where Python (since 3.14) starts them by a server: that and its workers
-    # outlive a training that is killed.
+    # Loader workers are forked, also since Python 3.14, whose server outlives a training that is killed.
     multiprocessing.set_start_method("fork" if ON_LINUX else None, force=True)
     warnings.simplefilter("ignore")
 
