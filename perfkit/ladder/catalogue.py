@@ -258,8 +258,12 @@ class Stage:
 
 
 def below(name: str) -> tuple[str, ...]:
-    """The stages below an optimization in the default ladder; all stages if it is not in the ladder."""
-    return LADDER[1 : LADDER.index(name)] if name in LADDER else LADDER[1:]
+    """The stages below an optimization in the default ladder; all stages if it is not in the ladder.
+
+    What combines two stages is in the place of the first of them.
+    """
+    first = TOGETHER[name][0] if name in TOGETHER else name
+    return LADDER[1 : LADDER.index(first)] if first in LADDER else LADDER[1:]
 
 
 def stage(optimization: Optimization, before: Recipe, sizes: Mapping[str, Value], target: Target) -> Stage:

@@ -9,7 +9,7 @@ from typing import Unpack
 import ipywidgets as widgets
 
 from perfkit.errors import InvalidValue, PerfkitError
-from perfkit.ladder.catalogue import LADDER, below, optimization
+from perfkit.ladder.catalogue import OPTIMIZATIONS, below, optimization
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, proof
 from perfkit.notebook.pieces import row, text
@@ -122,7 +122,7 @@ class StagePanel(LadderPanel):
 
     def _show_climb(self) -> None:
         decided = decisions.decided(self.store, self.plan)
-        climbed = " · ".join(_kept_in_words(decided[name]) for name in LADDER if name in decided)
+        climbed = " · ".join(_kept_in_words(decided[name]) for name in OPTIMIZATIONS if name in decided)
         below = staging.all_stages(self.plan.source())[0].recipe
         switched = below.describe(Recipe(batch_size=self.plan.subject.size.batch_size))
         words = f"The climb so far: {climbed}. This stage is measured on top of {switched}."
@@ -194,4 +194,4 @@ def kept() -> dict[str, Value]:
     if not decided:
         return dict(FIRST)
     rows = {name: row for name, row in decided.items() if row.decision.kept}
-    return decisions.settings(rows, LADDER[1:])
+    return decisions.settings(rows, OPTIMIZATIONS)

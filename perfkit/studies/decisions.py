@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
-from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.ladder.catalogue import OPTIMIZATIONS, TOGETHER
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import Decided, Decision, Run, RunStore
 from perfkit.studies.sources import Plan
@@ -44,10 +44,15 @@ def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool
 def settings(decisions: Mapping[str, Decided], names: Iterable[str]) -> dict[str, Value]:
     """The switches that the decisions on these stages leave, in the order of the names.
 
-    A switch or value of an older version that is unknown now is left out.
+    If two of them are kept together, that replaces the decision on each. A switch or value of an older
+    version that is unknown now is left out.
     """
+    known = list(names)
+    for both, parts in TOGETHER.items():
+        if both in decisions and decisions[both].decision.kept and set(parts) <= set(known):
+            known.append(both)
     switches: dict[str, Value] = {}
-    for name in names:
+    for name in known:
         if name in decisions:
             switches |= allowed(decisions[name].settings)
     return switches

@@ -134,3 +134,4 @@ def test_below_a_stage_are_those_before_it_and_below_another_all():
     assert catalogue.below("pinning") == ("allocator", "data_loading")
     assert catalogue.below("baseline") == ()
     assert catalogue.below("accumulation") == LADDER[1:]
+    assert catalogue.below("amp_fewer_threads") == catalogue.below("amp"), "it is both stages at once"

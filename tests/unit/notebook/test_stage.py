@@ -116,6 +116,21 @@ def test_later_panels_start_from_what_was_kept(monkeypatch):
     assert pk.StagePanel("amp", settings={"workers": 3}).plan.ladder.settings["workers"] == 3
 
 
+@pytest.mark.parametrize("stage", ["amp_fewer_threads", "zero_grad"])
+def test_a_stage_that_is_not_in_the_default_ladder_is_kept_as_any(stage, monkeypatch):
+    base, amp = stored("amp")
+    run = replace(amp, id=stage, stage=stage, title=stage, recipe={**amp.recipe, "cpu_threads": 1})
+    RunStore().add(run)
+    FakeStudy(monkeypatch, lambda progress: [base, run])
+    panel = pk.StagePanel(stage)
+    panel.run()
+    panel.keep()
+    assert f"climb so far: {stage} 2.9" in panel._decisions.value
+    assert pk.kept() == {name: run.recipe[name] for name in panel.optimization.settings}
+    below = pk.StagePanel("compile").plan.ladder.settings
+    assert below == (pk.kept() if stage == "amp_fewer_threads" else {})
+
+
 def test_a_panel_that_is_there_already_is_measured_on_what_is_kept_when_it_runs(monkeypatch):
     runs = stored("data_loading", "amp")
     kept = runs[1].recipe["workers"]
