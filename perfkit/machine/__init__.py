@@ -128,8 +128,8 @@ def describe(machine: Mapping[str, Any]) -> str:
         parts.append(f"{memory / GIB:.0f} GiB")
     names = []
     for gpu in machine.get("gpus", []):
-        limit = gpu.get("power_limit_w")
-        names.append(f"{gpu.get('name') or 'unknown GPU'}{f' ({limit:.0f} W)' if limit else ''}")
+        limit = f" ({gpu['power_limit_w']:.0f} W)" if gpu.get("power_limit_w") else ""
+        names.append((gpu.get("name") or "unknown GPU") + limit)
     parts.append(", ".join(names) or "no GPU")
     parts.append(f"torch {machine.get('versions', {}).get('torch', '–')}")
     return " · ".join(parts)

@@ -112,4 +112,5 @@ def lock_names(device: str | None) -> list[str]:
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return ["cores"]
-    return ["cores", *(sorted(gpus.uuids(index or "0")) or [f"gpu-{index or 0}"])]
+    names = sorted(gpus.uuids(index or "0")) or [f"gpu-{index or 0}"]
+    return ["cores", *names]

@@ -130,7 +130,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         return ratio if self.band is None else stats.predicted(ratio, self.band)
 
     @property
-    def in_two_rooms(self) -> tuple[Ratio, Ratio] | None:
+    def clean_and_disturbed(self) -> tuple[Ratio, Ratio] | None:
         """The ratios in the clean and in the disturbed rounds, if they differ by more than chance."""
         taken = np.array(self.disturbed)
         if not self.interleaved or taken.size != len(self.own_samples_per_s):

@@ -152,5 +152,3 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         restore(self.losses)
-        if self.recipe.get("ranks") == 1:  # it was a switch once; 1 means nothing special
-            del self.recipe["ranks"]

@@ -29,9 +29,9 @@ def report(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> lis
 
 def evidence(runs: Sequence[Run]) -> list[Content]:
     """The proof that switches act, warnings and facts, and the training loss."""
-    told = notes(runs)
-    said = [Section("Warnings and facts", [told])] if told.items else []
-    return [proof(runs), *said, Section("Training loss", [loss_table(runs)], folded=True)]
+    noted = notes(runs)
+    facts = [Section("Warnings and facts", [noted])] if noted.items else []
+    return [proof(runs), *facts, Section("Training loss", [loss_table(runs)], folded=True)]
 
 
 def overview(runs: Sequence[Run]) -> list[str]:

@@ -109,7 +109,7 @@ class Kept:
             run = with_rate_of(structs.replace(run, pairings=[multiplied]), self.base)
         return replace(self, runs=(run,))
 
-    def joined(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "Kept":
+    def extended(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "Kept":
         """These stages, and those of a group that its decisions keep."""
         kept = {run.stage: run for run in runs if run.decision and run.decision.kept}
         for name in list(kept):
@@ -148,7 +148,7 @@ class _Climb:
         kept = Kept(base, self._base, (base,))
         judged = self._judged(runs, kept, base)
         yield from (base, *judged)
-        kept = kept.joined(candidates, judged)
+        kept = kept.extended(candidates, judged)
         for number in range(1, len(self._groups)):
             if self._goes_on(base):
                 kept, runs = self._group(number, kept)
@@ -188,7 +188,7 @@ class _Climb:
             kept = kept.measured(of_kept)
             told = list(kept.runs)
         judged = self._judged(of_candidates, kept, of_kept if kept.is_combination else kept.runs[0])
-        return kept.joined(candidates, judged), [*told, *judged]
+        return kept.extended(candidates, judged), [*told, *judged]
 
     def _measured(self, number: int, kept: Stage, candidates: Sequence[Stage]) -> tuple[Run, list[Run]]:
         """The run of what is kept so far, and those of candidates that were measured together with it."""

@@ -145,10 +145,10 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
     pairing = run.pairing("previous") or run.pairing("baseline")
     yield from side.remarks
-    rooms = pairing.in_two_rooms if pairing else None
-    if rooms:
-        quiet, noisy = (f"{room.ratio:.2f}× ({room.low:.2f}–{room.high:.2f})" for room in rooms)
-        yield f"undisturbed and disturbed rounds disagree: {quiet} and {noisy}"
+    differing = pairing.clean_and_disturbed if pairing else None
+    if differing:
+        clean, disturbed = (f"{each.ratio:.2f}× ({each.low:.2f}–{each.high:.2f})" for each in differing)
+        yield f"undisturbed and disturbed rounds disagree: {clean} and {disturbed}"
     if measured.in_turns and len(measured.sides) > 1:
         yield "the sides took turns, because they do not fit into memory together, so this takes longer"
     if run.is_slower_on_cached_batch:

@@ -197,9 +197,9 @@ def test_no_ratio_of_a_file_from_others_overflows():
 
 def test_clean_and_disturbed_rounds_that_disagree_are_told_apart():
     own = [150.0, 151.0, 149.0] * 4 + [220.0, 222.0, 218.0] * 4
-    quiet, noisy = pairing(own, [100.0] * 24, disturbed=[0.0] * 12 + [0.4] * 12).in_two_rooms
+    quiet, noisy = pairing(own, [100.0] * 24, disturbed=[0.0] * 12 + [0.4] * 12).clean_and_disturbed
     assert (quiet.ratio, noisy.ratio) == (pytest.approx(1.5, rel=0.01), pytest.approx(2.2, rel=0.01))
-    assert pairing(own[:12], [100.0] * 12, disturbed=[0.0, 0.4] * 6).in_two_rooms is None
+    assert pairing(own[:12], [100.0] * 12, disturbed=[0.0, 0.4] * 6).clean_and_disturbed is None
 
 
 def test_what_schema_1_kept_in_other_ways_is_read_as_it_is_now():
