@@ -258,10 +258,7 @@ class Stage:
 
 
 def below(name: str) -> tuple[str, ...]:
-    """The stages below an optimization in the default ladder; all stages if it is not in the ladder.
-
-    What combines two stages is in the place of the first of them.
-    """
+    """The stages below an optimization, or below those it combines, in the default ladder; else all of it."""
     first = TOGETHER[name][0] if name in TOGETHER else name
     return LADDER[1 : LADDER.index(first)] if first in LADDER else LADDER[1:]
 

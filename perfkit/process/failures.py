@@ -47,10 +47,8 @@ def explain(problem: BaseException) -> RunFailed:
 
 def explain_exit(code: int, last_line: str = "", who: str = "the measuring process") -> RunFailed:
     """Explains how a process ended without reporting a failure; a negative code is a signal."""
-    name = ""
-    if code < 0:
-        names = {each.value: each.name for each in signal.Signals}
-        name = names.get(-code, f"signal {-code}")  # most real-time signals have no name
+    names = {-each: each.name for each in signal.Signals}  # but for most real-time signals
+    name = names.get(code, f"signal {-code}" if code < 0 else "")
     if name in SIGNALS:
         failed = OutOfMemory if name == "SIGKILL" else RunFailed
         return failed(SIGNALS[name]["what"].format(who=who), SIGNALS[name]["remedy"])

@@ -68,7 +68,6 @@ def _own_folder() -> Path:
 
 
 def _acquired(lock: filelock.BaseFileLock) -> bool:
-    """Tries to acquire a lock for a short time; returns whether it is held."""
     try:
         lock.acquire(timeout=POLL_S)
     except filelock.Timeout:

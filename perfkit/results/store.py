@@ -1,7 +1,6 @@
 """The store of runs, decisions and the A/A noise, in SQLite, for any number of threads and processes.
 
-The noise is how much a recipe differs from itself in another process. Every ladder measures its baseline in
-two processes, and `perfkit doctor --noise` measures more such pairs.
+The noise is how much a recipe differs from itself in another process.
 """
 
 import contextlib
