@@ -1,6 +1,7 @@
 """A measuring machine without processes: children that answer at once, from a table of rates."""
 
 import contextlib
+import inspect
 from functools import partial
 from types import SimpleNamespace
 
@@ -158,9 +159,11 @@ SCRIPT, SCRIPTS = export.script, {}
 
 def scripted(*arguments, **more):
     """What `export.script` gives: a script to look at once for equal arguments, as writing one takes 0.1 s."""
-    if more.get("set_up", True):
+    given = inspect.signature(SCRIPT).bind(*arguments, **more)
+    given.apply_defaults()
+    if given.arguments["set_up"]:
         return SCRIPT(*arguments, **more)
-    key = repr((arguments, more))
+    key = repr(given.arguments)  # an argument may come by place or by name
     if key not in SCRIPTS:
         SCRIPTS[key] = SCRIPT(*arguments, **more)
     return SCRIPTS[key]
