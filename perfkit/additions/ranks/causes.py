@@ -131,7 +131,7 @@ def _late(seen: RankSymptoms) -> Found:
         cause = "late_rank" if are_few else "reads_for_all"
     divided = found.share * len(others) / len(seen.states)  # what equal ranks would save
     about = {"late": found, "why": why, "waits": waits, "loader": late.loader, "exchange": exchange}
-    yield _CAUSES.found(cause, where, divided, modes=late.modes, **about)
+    yield _CAUSES.found(cause, where, divided, state=late, others=others, **about)
 
 
 def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:

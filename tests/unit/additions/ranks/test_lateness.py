@@ -529,8 +529,26 @@ def test_a_rank_that_computes_longer_with_inputs_as_large_has_something_else_on(
     first, last = ranks(0.2, 0.9)
     told = found([first, msgspec.structs.replace(last, modes=["anomaly detection"])])["late_rank"]
     assert told.change == "switch off what is on in this rank: anomaly detection"
+    on_all = [msgspec.structs.replace(state, modes=["deterministic algorithms"]) for state in ranks(0.2, 0.9)]
+    assert "what else this rank does" in found(on_all)["late_rank"].change, "it is no difference between them"
     longer = [ranks(0.2, 0.9)[0], ranks(0.2, 0.9, elements=400)[1]]
     assert found(longer)["late_rank"].change == "give each rank the same amount of work"
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("counts = numpy.histogram(gradient)", "or remove the hook that does it in the backward pass"),
+        ("loss.backward()", "find what else this rank does there"),
+    ],
+)
+def test_what_a_rank_does_in_its_backward_pass_alone_is_told_from_the_pass_itself(tmp_path, text, change):
+    (tmp_path / "train.py").write_text(text)
+    early, late = ranks(0.2, 0.9)
+    late = msgspec.structs.replace(late, stacks=[Stack("backward", [f"{tmp_path}/train.py:1"], 10.0)])
+    told = found([early, late])["late_rank"]
+    assert told.where == "train.py:1"
+    assert change in told.change
 
 
 def test_what_is_gathered_in_each_step_is_kept_if_the_training_needs_it():
