@@ -71,19 +71,24 @@ from perfkit.process import zygote
 zygote._zygotes.update(zygotes)
 %reset -f
 __spec__ = None
+from perfkit.additions.my_train import steps
 from perfkit.additions.ranks import scaling
 from perfkit.additions.scripts import watched
 from tests.support import scripts
 scaling.LAUNCHES = 1
+steps.after = lambda chapter, after=steps.after: after(chapter).replace("(96)", "(32)")
 watched.subprocess = scripts.forking()
-del scaling, scripts, watched
+del scaling, scripts, steps, watched
 """
 """Leaves nothing in a kernel that a notebook could miss in a new one, but the processes that have imported torch.
 
-Scripts are forked: the command line's tests start them, and ranks, as a person does."""
+Scripts are forked: the command line's tests start them, and ranks, as a person does. A learner's own loop has
+smaller pictures."""
 
 SMALLER = {
     'Panel("compile"': 'Panel("compile", workload="tests.support.toy:Toy"',
+    'Panel("amp")': 'Panel("amp", options={"image_size": 24})',
+    "T.Resize(96), T.CenterCrop(96)": "T.Resize(32), T.CenterCrop(32)",
     "budget_s=15": "budget_s=4",
     "budget_s=9": "budget_s=2",
     "budget_s=5": "budget_s=3",
@@ -93,16 +98,23 @@ SMALLER = {
     '"width": 128, "layers": 4': '"width": 128, "layers": 1',
     "min_run_time=1)": "min_run_time=0.1)",
 }
-"""Compiling a chapter's own model takes a minute. Ranks are launched once, and watched for some seconds: in a
-single one a busy machine takes too few steps. A smaller GPT is as good for whatever does not measure it."""
+"""Compiling a chapter's own model takes a minute, and so do 16 bits where they are emulated. Ranks are launched
+once, and watched for some seconds: in a single one a busy machine takes too few steps. A smaller GPT is as good
+for whatever does not measure it."""
+
+
+def write_smaller_photo(file, number, ground):
+    """Half as high and wide, and made in no time: most of a step is decoding, and perfkit's own take 15 ms each."""
+    grain = Image.merge("RGB", [Image.effect_noise((250, 188), 20 + number % 20)] * 3)
+    Image.blend(Image.new("RGB", grain.size, ground), grain, 0.5).save(file, "JPEG", quality=90)
 
 
 def make_smaller_photos():
-    """Makes the photos that chapters train on, with sides of half the length: most of a step is decoding them."""
-    for count in (Photos.presets["smoke"]["count"], steps.PHOTOS):
-        for file in Path(files.photo_folder(count)).rglob("*.jpg"):
-            with Image.open(file) as photo:
-                photo.reduce(2).save(file, "JPEG", quality=90)
+    """Makes the photos that chapters train on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "write_photo", write_smaller_photo)
+        for count in (Photos.presets["smoke"]["count"], steps.PHOTOS):
+            files.photo_folder(count)
 
 
 @pytest.fixture(scope="module")
