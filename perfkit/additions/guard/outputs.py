@@ -141,7 +141,7 @@ class Outputs:
             raise PermissionError(errno.EACCES, reason, " ".join(words))
 
     def place(self, folder: str) -> str:
-        """Where a folder is: in the mirror if it is real there, as it is where files differ."""
+        """Where to look for a folder: in the mirror if it is real there, as its files may then differ."""
         place = self._scratch + os.path.realpath(folder)
         return place if os.path.isdir(place) and os.path.realpath(place) == place else folder
 

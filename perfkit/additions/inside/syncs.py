@@ -155,5 +155,5 @@ def _caller(on_gpu: bool) -> tuple[str, str] | None:
             return f"{os.path.basename(file)}:{line}", remedy
         package = file.partition(f"-packages{os.sep}")[2].split(os.sep)[0]
         if package not in ("", "torch", "perfkit"):
-            remedy = f"{package} does this: see whether one of its options makes it rarer"
+            remedy = f"{package} does this: look for an option that makes it less frequent"
     return None

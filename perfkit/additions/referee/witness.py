@@ -17,7 +17,7 @@ from perfkit.worker.checks import dtype_name
 
 
 class Witness(Callback):
-    """Notes what each step did. Checksums stay on the device until they are asked for, so nothing waits."""
+    """Notes what each step did. Checksums stay on the device until they are requested, so nothing waits."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -43,7 +43,7 @@ class Witness(Callback):
         self._leaves: dict[int, int] = {}  # on which losses depend, with their sizes
 
     def _compile(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """Has compiled parts draw the random numbers of eager ones: else dropout would change all losses."""
+        """Makes compiled parts draw the same random numbers as eager ones, so that dropout drops the same."""
         pkgutil.resolve_name("torch._inductor.config").fallback_random = True
         return plain(*args, **kwargs)
 

@@ -29,8 +29,8 @@ _LEAST = 0.03  # of all time: a line that took less is not listed
 _MOST = 0.5  # of a line's time: a called line that took more is named instead of it
 _MANY = 3  # calls of a function in a step, from one loop
 _NEARLY_ALL = 0.9  # of a line's time
-_writers = set[int]()  # files to which signals are written for looks; a fork has those of its parent
-_END = b"\0"  # which is the number of no signal
+_writers = set[int]()  # files to which signals are written for looks; a fork inherits its parent's
+_END = b"\0"  # no signal has this number
 # Functions of libraries that only call others.
 _WRAPPERS = ("Module._wrapped_call_impl", "Module._call_impl", "BatchSampler.__iter__")
 _PIPELINES = ("Compose.__call__", "Compose.forward", "Transform.forward")  # of torchvision, old and new
@@ -227,7 +227,7 @@ class Sampler:
 
 
 def _tells_of_signals() -> bool:
-    """Whether the script has a file to which signals are written, as event loops do: alarms would fill it."""
+    """Whether the script has signals written to a file, as event loops do: alarms would fill that file."""
     told = signal.set_wakeup_fd(-1)
     if told in (-1, *_writers):  # in a worker that was forked meanwhile it is that of its parent
         return False
@@ -236,14 +236,14 @@ def _tells_of_signals() -> bool:
 
 
 def _tell_of_signals(told: int) -> None:
-    """Gives a script its file back, if it can still be told there; Python cannot be asked how it was set."""
+    """Sets a script's file for signals again, if it is still open; its other setting cannot be read back."""
     with contextlib.suppress(OSError, ValueError):
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
 
 
 @contextlib.contextmanager
 def _at_signals(call: Callable[[], None]) -> Iterator[None]:
-    """Calls a function from another thread at each signal, as soon as this one lets it run."""
+    """Calls a function from another thread at each signal, as soon as this thread lets it run."""
     reader, writer = os.pipe()
 
     def follow() -> None:
@@ -390,7 +390,7 @@ def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> str:
 
 
 def _nearer(times: Times, depth: int, place: tuple[str, int]) -> Times:
-    """The stacks without the lines between this depth and a place, whichever of them called that."""
+    """The stacks without the lines between this depth and a place, so that all its callers count as one."""
     nearer: Times = defaultdict(float)
     for (part, stack), seconds in times.items():
         deeper = stack[depth + 1 :]
