@@ -70,10 +70,7 @@ class Drill:
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel", "pk-drill"])
 
     def answer(self, told: str) -> None:
-        """Shows what was measured, and stores the answer if it is the first to this card.
-
-        `told`: the bound on the page, empty if that is not a number, and the time.
-        """
+        """Shows what was measured and keeps the first answer; `told`: the bound on the page, and the time."""
         if bound := told.partition(" ")[0]:
             self.bound.value = float(bound)
         missing = [question for question in (LIMIT, FIRST) if question not in self.chosen]

@@ -9,7 +9,7 @@ from statistics import median
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import AGAIN, BETWEEN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
-from perfkit.additions.shared.lines import Line, text_at
+from perfkit.additions.shared.lines import EVERY_S, Line, text_at
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
@@ -138,18 +138,19 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     named = {finding.where for finding in known}
     sites = seen.script.sites
     passes = {os.path.basename(site.place) for site in sites if site.role in LIMIT.passes}
-    roles = ("backward", "step")
-    backward_and_step = {os.path.basename(site.place) for site in sites if site.role in roles}
+    backward_and_step = {os.path.basename(site.place) for site in sites if site.role in ("backward", "step")}
     of_parts = {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
+    error = math.sqrt(LEAST * (1 - LEAST) * EVERY_S / seen.evidence.steps_s)  # of a share, by so many looks
+    least = max(LEAST, LEAST / 2 + 3 * error)  # in few, a line with half of `LEAST` may seem to have that
     is_long = seen.share_of("backward") > LIMIT.long_backward * seen.share_of("forward")
     for line, share in seen.lines(OWN):
         is_much = share >= LIMIT.much  # of a line that calls the model, too, such as a Jacobian
         needed = LIMIT.losses if share > seen.share_of("forward", "backward") else LIMIT.needed
         others = backward_and_step if is_much else passes | of_parts
         is_needed = any(re.search(needed, name) for name in line.calls)
-        if share >= LEAST and sees_models and line.where not in named | others and not is_needed:
+        if share >= least and sees_models and line.where not in named | others and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
             cause = "own_line_in_graph" if is_long and share < seen.share_of("backward") else "own_line"
             yield _CAUSES.found(cause, line.where, share, seen=seen, line=line, is_rare=is_rare)
@@ -158,9 +159,9 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     most = seen.share_of("forward") / 2
     for line, share in seen.lines("forward"):
         is_odd = is_longer or (share >= most and re.search(LIMIT.large_between, line.text))
-        if is_odd and share >= LEAST and line.where not in named | backward_and_step and not line.calls_layer:
+        if is_odd and share >= least and line.where not in named | backward_and_step and not line.calls_layer:
             yield _CAUSES.found("line_of_forward", line.where, share, text=line.text, is_longer=is_longer)
     parts = ["backward", "optimizer"] if is_long else ["optimizer"]
     for line, share in seen.lines(*parts):
-        if share >= LEAST and line.where not in named | passes:
+        if share >= least and line.where not in named | passes:
             yield _CAUSES.found("line_of_pass", line.where, share, text=line.text, part=line.part)

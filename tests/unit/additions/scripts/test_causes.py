@@ -35,7 +35,7 @@ from perfkit.additions.scripts.messages import (
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.scripts.training import Updates
 from perfkit.additions.scripts.watching import trend_of
-from perfkit.additions.shared.lines import Line, Spot
+from perfkit.additions.shared.lines import EVERY_S, Line, Spot
 from perfkit.worker.messages import DeviceFacts
 from tests.support.settings import settings
 
@@ -230,6 +230,22 @@ def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
     assert (found.cause, found.where) == ("own_line", "train.py:9")
     assert found.evidence.endswith("in each step, and it takes longer and longer")
     assert found.evidence.startswith("50% of the steps that were looked at"), "of the run, it is more"
+
+
+@pytest.mark.parametrize(
+    ("looks", "of", "named"),
+    [
+        (4, 35, []),  # a twentieth of a healthy script's run had as many, next to four busy processes
+        (400, 3500, ["own_line"]),
+        (14, 35, ["own_line"]),
+    ],
+)
+def test_a_line_is_no_cause_by_the_chance_of_few_looks(looks, of, named):
+    line = Line(OWN, "/home/me/train.py", 9, looks * EVERY_S, [], "step(x)")
+    asked = seen(parts={OWN: looks * EVERY_S, "forward": (of - looks) * EVERY_S}, lines=[line])
+    plain = [StepTime(1, 1.0, [0.0, 0.3, 0.6, 0.0, 0.1])]
+    run = Account(parts={"steps": 1.0}, plain=plain)
+    assert [each.cause for each in findings(msgspec.structs.replace(asked, run=run))] == named
 
 
 @pytest.mark.parametrize(

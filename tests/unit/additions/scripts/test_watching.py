@@ -105,6 +105,17 @@ def test_a_script_that_is_compiled_is_looked_at_with_its_own_threads(compiled, t
     assert asked[watching.EVIDENCE]["threads"] == threads
 
 
+@pytest.mark.parametrize(("taken", "longer"), [(0.0, 1), (0.2, 1.25), (0.9, 2), (1.0, 2)])
+def test_a_script_whose_cores_others_take_is_looked_at_for_longer(taken, longer, script, monkeypatch):
+    """It does less meanwhile, and few looks say little."""
+    asked = {}
+    monkeypatch.setattr(watching.cores, "taken_share", lambda *_: taken)
+    ask = script.ask
+    monkeypatch.setattr(script, "ask", lambda question, **how: asked.update({question: how}) or ask(question))
+    watching.asked(script, 60.0, Progress(), after=0, whole=False)
+    assert asked[watching.EVIDENCE]["seconds"] == pytest.approx(longer * 60 * watching.LIMIT.looking)
+
+
 class Answering:
     """Answers in turn; an answer that is an error is raised."""
 
