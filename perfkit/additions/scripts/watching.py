@@ -152,10 +152,9 @@ def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int
     threads = 1 if taken > CLEAN and may_have_one else 0
     rare = (messages.BETWEEN, messages.EPOCHS, messages.EVALUATION)  # what comes in few of the steps
     is_long = max(map(answers.account.running, rare)) >= messages.LEAST
-    part = LIMIT.long_looking if is_long else LIMIT.looking
-    longer = min(LIMIT.longest, 1 / max(1 - taken, 1e-9))
-    how = {"seconds": budget_s * part * longer, "threads": threads}
-    answers.evidence = answers.ask("the lines", EVIDENCE, patient, **how)
+    longer = min(LIMIT.longest, 1 / max(1 - taken, 1e-9))  # where others take the cores, it does less
+    seconds = longer * budget_s * (LIMIT.long_looking if is_long else LIMIT.looking)
+    answers.evidence = answers.ask("the lines", EVIDENCE, patient, seconds=seconds, threads=threads)
     progress.reach(0.5)
     _go_on(answers, patient, math.inf if whole else until)
     progress.reach(0.8)

@@ -142,9 +142,10 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     of_parts = {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
-    error = math.sqrt(LEAST * (1 - LEAST) * EVERY_S / seen.evidence.steps_s)  # of a share, by so many looks
-    least = max(LEAST, LEAST / 2 + 3 * error)  # in few, a line with half of `LEAST` may seem to have that
-    is_long = seen.share_of("backward") > LIMIT.long_backward * seen.share_of("forward")
+    look = EVERY_S / seen.evidence.steps_s  # the share of one: in few looks, much is chance
+    least = max(LEAST, LEAST / 2 + 3 * math.sqrt(LEAST * (1 - LEAST) * look))
+    backward, usual = seen.share_of("backward"), LIMIT.long_backward * seen.share_of("forward")
+    is_long = backward - usual > 2 * math.sqrt((backward + LIMIT.long_backward * usual) * look)
     for line, share in seen.lines(OWN):
         is_much = share >= LIMIT.much  # of a line that calls the model, too, such as a Jacobian
         needed = LIMIT.losses if share > seen.share_of("forward", "backward") else LIMIT.needed
@@ -152,10 +153,10 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
         is_needed = any(re.search(needed, name) for name in line.calls)
         if share >= least and sees_models and line.where not in named | others and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
-            cause = "own_line_in_graph" if is_long and share < seen.share_of("backward") else "own_line"
+            cause = "own_line_in_graph" if is_long and share < backward else "own_line"
             yield _CAUSES.found(cause, line.where, share, seen=seen, line=line, is_rare=is_rare)
     # What is not in the graph has no backward pass, which usually takes longer; a compiled one says nothing.
-    is_longer = 0 < seen.share_of("backward") < seen.share_of("forward") and not seen.run.compiled
+    is_longer = 0 < backward < seen.share_of("forward") and not seen.run.compiled
     most = seen.share_of("forward") / 2
     for line, share in seen.lines("forward"):
         is_odd = is_longer or (share >= most and re.search(LIMIT.large_between, line.text))

@@ -757,6 +757,14 @@ def test_fewer_calls_are_the_remedy_only_of_a_line_that_makes_many(text, called,
     assert found.cause == "own_line" and found.change.startswith(says)
 
 
+def test_a_backward_pass_is_not_long_by_the_chance_of_few_looks():
+    line = Line(OWN, "/home/me/train.py", 9, 15 * EVERY_S, [], "sum(history)")
+    parts = {OWN: line.seconds, "forward": EVERY_S, "backward": 4 * EVERY_S}
+    run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.2, 0.4, 0.0, 0.4])])
+    asked = seen(parts=parts, lines=[line])
+    assert [each.cause for each in findings(msgspec.structs.replace(asked, run=run))] == ["own_line"]
+
+
 @pytest.mark.parametrize(
     ("backward_s", "own_s", "cause", "gain"),
     [(4.0, 1.75, "own_line", 1.25), (7.0, 2.5, "own_line_in_graph", None), (7.0, 10.0, "own_line", 2.0)],
