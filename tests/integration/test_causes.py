@@ -79,7 +79,7 @@ CASES = {
     ),
     "an evaluation without eval()": (
         "test = DataLoader(torch.randn(300, 8), batch_size=1)\n@torch.no_grad()\ndef evaluate():\n"
-        "    for x in test:\n        model(x)  # HERE\n"
+        "    for x in test:\n        model(x.expand(2_000, 8))  # HERE\n"  # longer than loading it, in any case
         "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n"
         "    if number % 3 == 2:\n        evaluate()\n",
         "evaluation",
