@@ -78,8 +78,10 @@ def size_unit(count: float) -> tuple[float, str]:
     return next((unit for unit in _SIZES if abs(count) >= 0.9995 * unit[0]), (1.0, "B"))
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """A fraction as a whole percentage; `<1%` and `>99%` for what would round to none or all."""
+    if share is None:
+        return NOT_AVAILABLE
     if 0 < share <= 0.005:
         return "<1%"
     return ">99%" if 0.995 <= share < 1 else f"{100 * share:.0f}%"
@@ -91,6 +93,6 @@ def ratio(value: Ratio) -> str:
     return f"{number(value.ratio, like)}× ({number(value.low, like)}–{number(value.high, like)})"
 
 
-def times(value: float) -> str:
+def times(value: float | None) -> str:
     """A bare ratio: `1.34×`."""
-    return f"{value:.2f}×"
+    return NOT_AVAILABLE if value is None else f"{value:.2f}×"
