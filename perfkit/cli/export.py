@@ -25,7 +25,9 @@ def export(
     source = staging.loaded(plan)
     recipe = staging.acting(source).recipe
     if plan.ladder.settings and (refused := staging.first(source.plan, source.target).not_applied):
-        raise InvalidValue(f"--set cannot act here: {joined(refused)}", "Leave it out")
+        raise InvalidValue(
+            f"--set cannot act here: {joined(refused)}", "Set what it acts with, too, or leave it out"
+        )
     subject = plan.subject
     options = source.description.options
     text = exports.script(recipe, subject.workload, options, subject.device, subject.seed, steps)

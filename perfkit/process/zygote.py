@@ -339,8 +339,9 @@ def _prepare(about: About) -> None:
     os.chdir(about.folder)
     sys.path[:] = about.paths
     sys.modules["__main__"] = types.ModuleType("__main__")  # workers must not import the zygote's
-    # Loader workers are forked, also since Python 3.14, whose server outlives a training that is killed.
-    multiprocessing.set_start_method("fork" if ON_LINUX else None, force=True)
+    # Loader workers start as in any script, but not by the server of Python 3.14: it outlives what is killed.
+    usual = multiprocessing.get_all_start_methods()[0]
+    multiprocessing.set_start_method("fork" if usual == "forkserver" else None, force=True)
     warnings.simplefilter("ignore")
 
 

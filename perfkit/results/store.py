@@ -168,7 +168,7 @@ class RunStore:
         self._do(statement, (self.machine_id, ladder_key, run.stage, run.id, *values))
 
     def decisions(self, ladder_key: str) -> dict[str, Decided]:
-        """The newest decision on each stage of a ladder on this machine, unless its run was deleted."""
+        """The newest decision on each stage of a ladder, oldest first, unless its run was deleted."""
         found: dict[str, Decided] = {}
         for stage, kept, by, why, settings, body in self._do(_SQL["decided"], (self.machine_id, ladder_key)):
             try:

@@ -42,17 +42,15 @@ def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool
 
 
 def settings(decisions: Mapping[str, Decided], names: Iterable[str]) -> dict[str, Value]:
-    """The switches that the decisions on these stages leave, in the order of the names.
+    """The switches that the decisions on these stages leave: of several on a switch, the newest.
 
-    If two of them are kept together, that replaces the decision on each. A switch or value of an older
-    version that is unknown now is left out.
+    What is kept of two of them together counts, too. A switch or value of an older version that is unknown
+    now is left out.
     """
-    known = list(names)
-    for both, parts in TOGETHER.items():
-        if both in decisions and decisions[both].decision.kept and set(parts) <= set(known):
-            known.append(both)
+    known = set(names)
     switches: dict[str, Value] = {}
-    for name in known:
-        if name in decisions:
-            switches |= allowed(decisions[name].settings)
+    for name, made in decisions.items():  # the oldest first
+        is_of_two = made.decision.kept and name in TOGETHER and known.issuperset(TOGETHER[name])
+        if name in known or is_of_two:
+            switches |= allowed(made.settings)
     return switches

@@ -150,7 +150,9 @@ def test_the_command_prints_and_verifies(tmp_path, monkeypatch):
     assert "losses equal bit for bit" in " ".join(done.stderr.split())
     assert "uint8_copy is not in the patch" in done.stderr
     diff = done.stdout.encode()
-    subprocess.run(["git", "apply"], input=diff, check=True, capture_output=True, cwd=tmp_path)
+    # Within a work tree, git would skip the file.
+    outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    subprocess.run(["git", "apply"], input=diff, check=True, capture_output=True, cwd=tmp_path, env=outside)
     assert b"momentum=0.9, fused=True)" in file.read_bytes()
 
 

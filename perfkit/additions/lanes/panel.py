@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import numbers
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -150,11 +151,11 @@ def _by_hand(title: str, given: Given) -> DrawnSide:
     bars = [bar for row in rows.values() for bar in row]
     if all(bar.batch is None for bar in bars):
         rows = {name: [_timed(bar) for bar in row] for name, row in rows.items()}
-    steps = given.get("steps", 1)
-    if not isinstance(steps, int) or steps < 1:
+    steps: Any = given.get("steps", 1)
+    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral) or steps < 1:
         raise InvalidValue(f"'steps' is {steps!r}", "Give the number of steps in the rows, at least 1")
     end_ms = max((bar.end_ms for bar in bars), default=0.0)
-    return DrawnSide(title=title, step_ms=end_ms / steps, steps=steps, rows=rows)
+    return DrawnSide(title=title, step_ms=end_ms / int(steps), steps=int(steps), rows=rows)
 
 
 def _bar(given: Any) -> Bar:
@@ -162,9 +163,9 @@ def _bar(given: Any) -> Bar:
     try:
         start_ms, end_ms, kind, *more = given
         start_ms, end_ms = float(start_ms), float(end_ms)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise refusal from None
-    if not math.isfinite(end_ms - start_ms):
+    if len(more) > 3 or not math.isfinite(end_ms - start_ms):
         raise refusal
     if str(kind) not in KINDS:
         raise one_of(kind, [*KINDS], "kind of bar")

@@ -165,8 +165,9 @@ def _objects(value: Any) -> int:
 
 def _fork_unless_chosen(loader: Any) -> None:
     """Has workers forked, which looks then reach, also where Python (since 3.14) starts them by a server."""
-    is_chosen = loader.multiprocessing_context or multiprocessing.get_start_method(allow_none=True)
-    if sys.platform == "linux" and loader.num_workers and not is_chosen:
+    usual = multiprocessing.get_all_start_methods()[0]  # also taken where a lock has been made
+    is_usual = multiprocessing.get_start_method(allow_none=True) in (None, usual)
+    if sys.platform == "linux" and loader.num_workers and is_usual and not loader.multiprocessing_context:
         loader.multiprocessing_context = "fork"
 
 

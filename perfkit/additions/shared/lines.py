@@ -367,7 +367,8 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
                 own = {seen: spent for seen, spent in group.items() if len(seen[1]) == depth + 1}
                 yield from _below(own, depth, least, ())
         else:
-            names = [n for n in sorted(took, key=took.__getitem__, reverse=True) if took[n] > took[""]]
+            of_none = took.pop("", 0.0)
+            names = sorted(took, key=took.__getitem__, reverse=True) if total > 2 * of_none else []
             part = next(iter(group))[0]
             yield Line(part, file, line, total, names[:4], text_at(f"{file}:{line}"))
 

@@ -51,7 +51,11 @@ def test_later_stages_start_from_what_was_kept_and_without_what_was_dropped(stor
 def test_what_is_kept_of_two_stages_together_replaces_what_was_decided_on_each(store, ladder):
     before, after = measured(store)
     runs = {}
-    for name, amp, threads in (("amp", "bf16", 0), ("amp_fewer_threads", "bf16", 1)):
+    for name, amp, threads in (
+        ("amp", "bf16", 0),
+        ("cpu_threads", "off", 2),
+        ("amp_fewer_threads", "bf16", 1),
+    ):
         recipe = Recipe.from_dict(before.recipe).replace(amp=amp, cpu_threads=threads).to_dict()
         runs[name] = structs.replace(after, id=name, stage=name, recipe=recipe)
         store.add(runs[name])
@@ -63,9 +67,13 @@ def test_what_is_kept_of_two_stages_together_replaces_what_was_decided_on_each(s
     decisions.decide(store, ladder, runs["amp_fewer_threads"], before, kept=True)
     assert left("amp", "cpu_threads") == {"amp": "bf16", "cpu_threads": 1}
     assert left("amp") == {"amp": "off"}, "a stage below the second of them is built on the first alone"
+    decisions.decide(store, ladder, runs["amp"], before, kept=False)
+    decisions.decide(store, ladder, runs["cpu_threads"], before, kept=True)
+    assert left("amp", "cpu_threads") == {"amp": "off", "cpu_threads": 2}, "the newest decision counts"
+    decisions.decide(store, ladder, runs["cpu_threads"], before, kept=False)
     decisions.decide(store, ladder, runs["amp"], before, kept=True)
     decisions.decide(store, ladder, runs["amp_fewer_threads"], before, kept=False)
-    assert left("amp", "cpu_threads") == {"amp": "bf16"}, "without both, each counts by itself"
+    assert left("amp", "cpu_threads") == {"amp": "bf16", "cpu_threads": 0}, "without both, each counts"
 
 
 def test_a_deleted_baseline_leaves_the_decision_on_the_stage_as_it_is(store, ladder):

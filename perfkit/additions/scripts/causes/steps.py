@@ -142,7 +142,7 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     of_parts = {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
-    look = EVERY_S / seen.evidence.steps_s  # the share of one: in few looks, much is chance
+    look = seen.of_run(EVERY_S)  # the share of one: in few looks, much is chance
     least = max(LEAST, LEAST / 2 + 3 * math.sqrt(LEAST * (1 - LEAST) * look))
     backward, usual = seen.share_of("backward"), LIMIT.long_backward * seen.share_of("forward")
     is_long = backward - usual > 2 * math.sqrt((backward + LIMIT.long_backward * usual) * look)

@@ -495,6 +495,8 @@ def test_a_picture_from_a_profile_leaves_no_trace_behind(data_dir):
         ([(0, 5)], r"\(0, 5\) is not a bar"),
         ([(0, "x", "load")], r"\(0, 'x', 'load'\) is not a bar"),
         ([(0, math.nan, "load")], "is not a bar"),
+        ([(0, 10**400, "load")], "is not a bar"),
+        ([(0, 5, "load", *range(9))], "is not a bar"),
     ],
 )
 def test_a_bar_that_cannot_be_drawn_is_refused(rows, words):
@@ -502,7 +504,7 @@ def test_a_bar_that_cannot_be_drawn_is_refused(rows, words):
         panel.lanes({"mine": {"host": rows}})
 
 
-@pytest.mark.parametrize("steps", [0, "2"])
+@pytest.mark.parametrize("steps", [0, "2", True])
 def test_rows_are_of_some_steps(steps):
     with pytest.raises(InvalidValue, match="'steps' is"):
         panel.lanes({"mine": {"host": [(0, 5, "load")], "steps": steps}})

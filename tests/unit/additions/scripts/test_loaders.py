@@ -153,11 +153,17 @@ def test_a_worker_sees_that_steps_are_looked_at_and_waits_for_no_device(monkeypa
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")
 @pytest.mark.parametrize(
     ("of_the_loader", "of_all", "how"),
-    [({}, None, "fork"), ({"multiprocessing_context": "spawn"}, None, "spawn"), ({}, "spawn", None)],
+    [
+        ({}, None, "fork"),
+        ({}, "forkserver", "fork"),  # Python's own, once a lock has been made
+        ({"multiprocessing_context": "spawn"}, None, "spawn"),
+        ({}, "spawn", None),
+    ],
 )
 def test_workers_are_forked_unless_the_script_chose_how_they_start(of_the_loader, of_all, how, monkeypatch):
     """By a server, as Python starts them from 3.14 on, no look would reach them."""
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: of_all)
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["forkserver", "fork", "spawn"])
     loader = data.DataLoader([1, 2], num_workers=1, **of_the_loader)
     loaders._fork_unless_chosen(loader)
     assert getattr(loader.multiprocessing_context, "_name", None) == how

@@ -61,6 +61,14 @@ def test_a_layer_that_a_line_was_seen_in_less_than_in_none_does_not_say_what_it_
     assert named(times) == [("forward", "train.py:37", 10.0, [])]
 
 
+def test_layers_that_a_line_was_mostly_seen_in_are_what_it_calls_however_many_they_are():
+    line = Spot("train.py", 37, "forward")
+    took = {"Linear.forward": 3.0, "Conv2d.forward": 3.0, "": 4.0}
+    times = {("forward", (MAIN, line._replace(calls=name))): seconds for name, seconds in took.items()}
+    ((*_, calls),) = named(times)
+    assert sorted(calls) == ["Conv2d.forward", "Linear.forward"]
+
+
 def test_a_line_that_has_most_of_the_time_is_named_whichever_lines_call_it():
     """Three layers of one class, of which each takes a third."""
     norm, product = (
