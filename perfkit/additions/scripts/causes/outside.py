@@ -30,6 +30,9 @@ def _starts_of_epochs(seen: Symptoms) -> Found:
         if epochs >= 0.9 * seen.run.steps and not (data and data.batches == 1):
             cause = "epoch_in_each_step"
         place, most = _most(seen, "start")
+        of_any_batch = {line.where for line, _ in seen.loading_lines() if line.part != "sampler"}
+        if cause == "epochs_start" and place in of_any_batch:
+            return  # the first batch is loaded as each is; few were observed
         where = place if place and cause != "workers_restart" else seen.site("loader")
         yield _CAUSES.found(cause, where, share, seen=seen, most=most)
 

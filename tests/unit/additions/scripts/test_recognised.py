@@ -192,6 +192,24 @@ def test_workers_that_go_on_are_not_said_to_be_started_in_each_epoch():
     assert slow.cause == "epochs_start"
 
 
+@pytest.mark.parametrize(("loads", "named"), [(4.0, ["loading_line"]), (0.0, ["epochs_start"])])
+def test_a_line_that_loads_each_batch_is_no_cost_of_an_epoch_s_start(loads, named):
+    """Of an epoch of 16 slow batches few were observed, and its first one was said to be a fifth of the run."""
+    run = Account(parts={"steps": 8.0, "starts of epochs": 2.0}, steps=18, epochs=[1, 17])
+    line = Line("start", "/home/me/train.py", 17, 2.0, [], "return sorted(rows)")
+    in_batches = msgspec.structs.replace(line, part="data set", seconds=loads)
+    parts = {"start": 2.0, "data set": loads, "forward": 8.0 - loads}
+    told = findings(
+        seen(
+            run,
+            data=DataFacts(kind="Rows", workers=0),
+            parts=parts,
+            lines=[line, in_batches] if loads else [line],
+        )
+    )
+    assert [(each.cause, each.where) for each in told] == [(cause, "train.py:17") for cause in named]
+
+
 def test_a_new_epoch_in_each_step_is_no_mistake_where_an_epoch_is_one_batch():
     run = Account(parts={"steps": 2.0, "starts of epochs": 8.0}, steps=40, epochs=[*range(1, 41)])
     data = DataFacts(kind="Files", workers=0, batches=2)
