@@ -186,7 +186,7 @@ class Sampler:
         return (part, stack) if self._where(thread_id) == before else None
 
     def _note(self, seen: Collection[Seen], before: float, now: float) -> float:
-        passed = EVERY_S * ((now - before) // EVERY_S)
+        passed = max(0.0, EVERY_S * ((now - before) // EVERY_S))  # `own_time` may go back by a wait
         for each in seen:
             self.times[each] += passed / len(seen)
         return before + passed
