@@ -151,11 +151,12 @@ def _by_hand(title: str, given: Given) -> DrawnSide:
     bars = [bar for row in rows.values() for bar in row]
     if all(bar.batch is None for bar in bars):
         rows = {name: [_timed(bar) for bar in row] for name, row in rows.items()}
-    steps: Any = given.get("steps", 1)
-    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral) or steps < 1:
-        raise InvalidValue(f"'steps' is {steps!r}", "Give the number of steps in the rows, at least 1")
+    told: Any = given.get("steps", 1)
+    if isinstance(told, bool) or not isinstance(told, numbers.Integral) or told < 1:
+        raise InvalidValue(f"'steps' is {told!r}", "Give the number of steps in the rows, at least 1")
+    steps = int(told)  # it may be a number of NumPy
     end_ms = max((bar.end_ms for bar in bars), default=0.0)
-    return DrawnSide(title=title, step_ms=end_ms / int(steps), steps=int(steps), rows=rows)
+    return DrawnSide(title=title, step_ms=end_ms / steps, steps=steps, rows=rows)
 
 
 def _bar(given: Any) -> Bar:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
+from msgspec import structs
+
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import AGAIN, BETWEEN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
 from perfkit.additions.shared.lines import EVERY_S, Line, text_at
@@ -145,7 +147,8 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     look = seen.of_run(EVERY_S)  # the share of one: in few looks, much is chance
     least = max(LEAST, LEAST / 2 + 3 * math.sqrt(LEAST * (1 - LEAST) * look))
     backward, usual = seen.share_of("backward"), LIMIT.long_backward * seen.share_of("forward")
-    is_long = backward - usual > 2 * math.sqrt((backward + LIMIT.long_backward * usual) * look)
+    chance = math.sqrt((backward + LIMIT.long_backward * usual) * look)  # the deviation of the difference
+    is_long = backward - usual > 2 * chance
     for line, share in seen.lines(OWN):
         is_much = share >= LIMIT.much  # of a line that calls the model, too, such as a Jacobian
         needed = LIMIT.losses if share > seen.share_of("forward", "backward") else LIMIT.needed
@@ -153,8 +156,10 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
         is_needed = any(re.search(needed, name) for name in line.calls)
         if share >= least and sees_models and line.where not in named | others and not is_needed:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
-            cause = "own_line_in_graph" if is_long and share < backward else "own_line"
-            yield _CAUSES.found(cause, line.where, share, seen=seen, line=line, is_rare=is_rare)
+            in_graph = is_long and share < backward
+            about = {"seen": seen, "line": line, "is_rare": is_rare, "in_graph": in_graph}
+            told = _CAUSES.found("own_line", line.where, share, **about)
+            yield structs.replace(told, cause="own_line_in_graph", limit="") if in_graph else told
     # What is not in the graph has no backward pass, which usually takes longer; a compiled one says nothing.
     is_longer = 0 < backward < seen.share_of("forward") and not seen.run.compiled
     most = seen.share_of("forward") / 2
