@@ -97,9 +97,10 @@ def listen(settings: Settings, files: Outputs) -> RankRecorder:
         threading.Thread(target=reporter.attend, name="perfkit", daemon=True).start()
 
     usual = [Loaders(script), Models(script), Updates(script)]
-    joining = Joining(script, [recorder.evaluations, recorder], joined)
+    recorder.brief.listen()
+    joining = Joining(script, [recorder.evaluations, recorder.brief, recorder], joined)
     setting = [recorder.setting] if settings.ranked else []
-    script.set_callbacks(script, *usual, recorder.evaluations, *setting, joining, recorder)
+    script.set_callbacks(script, *usual, recorder.evaluations, *setting, joining, recorder.brief, recorder)
     return recorder
 
 
