@@ -37,14 +37,14 @@ class BriefSteps(Callback):
         """Comes before the other hooks, which have been set by now."""
         for name in ("__next__", "_next_index"):
             self._time(f"{hooks.ITERATOR}.{name}", "waiting", lambda iterator: iterator._perfkit.trains)
-        self._time("torch.autograd.backward", "backward", lambda *_, **__: True)
+        self._time("torch.autograd.backward", "backward", None)
         hooks.wrap("torch.optim.Optimizer.profile_hook_step", self._time_optimizer)
         hooks.wrap("torch.amp.GradScaler.step", self._step_scaled)
 
-    def _time(self, place: str, part: str, is_usual: Callable[..., bool]) -> None:
+    def _time(self, place: str, part: str, is_usual: Callable[..., bool] | None) -> None:
         hooks.replace(place, lambda full: self.timed(part, inspect.unwrap(full), full, is_usual))
 
-    def _time_optimizer(self, hook: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    def _time_optimizer(self, hook: Callable[..., Any], *args: Any) -> Any:
         full = hook(*args)
         return self.timed("optimizer", full.__wrapped__, full, self._is_usual_step)
 
@@ -65,9 +65,7 @@ class BriefSteps(Callback):
         if not trains:
             self.end()
 
-    def timed(
-        self, part: str, plain: Callable[..., Any], full: Callable[..., Any], is_usual: Callable[..., bool]
-    ) -> Callable[..., Any]:
+    def timed(self, part: str, plain: Any, full: Any, is_usual: Callable[..., bool] | None) -> Any:
         """What times a function as a part of a step; all in one call, as each takes microseconds."""
 
         @functools.wraps(full)
@@ -76,7 +74,7 @@ class BriefSteps(Callback):
                 return full(*args, **kwargs)
             if self.part and part != "optimizer":  # within another one, as where a pass is computed again
                 return plain(*args, **kwargs)
-            if not is_usual(*args, **kwargs):
+            if is_usual and not is_usual(*args, **kwargs):
                 self.end()
                 return full(*args, **kwargs)
             self.part = part

@@ -71,9 +71,7 @@ class StepDetector:
         self._fed = dict[object, int]()  # samples by what changes the weights in a step, in its order
         self._first: ScriptStep | None = None
         self._is_over = False  # whether the step under way ends once something else begins
-        self._is_loaded = (
-            True  # whether each of the first steps has had a batch: else one that is loaded serves several
-        )
+        self._is_loaded = True  # whether each of the first steps has had a batch: else one serves several
 
     def begin(self) -> None:
         """Something begins that is part of a step; only here ends one that is made within a backward pass."""
