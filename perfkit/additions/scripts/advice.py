@@ -22,16 +22,21 @@ def findings(seen: Symptoms) -> list[Finding]:
     found = [finding for cause in CAUSES for finding in cause(seen)]
     named = [each for each in found if each.cause != "automatic_collection"]
     found += [*steps.lines(seen, named), *loading.lines(seen, named)]
-    if seen.evidence.data and seen.evidence.data.workers and seen.script.device == "cpu":
-        # What workers do not load any more leaves their cores to the steps, which get faster, too.
-        found = [
-            structs.replace(it, limit="") if it.cause in loading.LIMIT.of_the_wait else it for it in found
-        ]
+    found = [structs.replace(it, limit="") if _may_gain_more(it, seen) else it for it in found]
     places = Counter(finding.where for finding in found)
     # Objects that are made in a cause are collected there.
     found = [each for each in found if each.cause != "automatic_collection" or places[each.where] == 1]
     called = {line.where: f"{line.where} {line.called}" for line in seen.evidence.lines if line.called}
     return ordered([structs.replace(each, where=called.get(each.where, each.where)) for each in found])
+
+
+def _may_gain_more(finding: Finding, seen: Symptoms) -> bool:
+    """Whether the run may gain more than the cost's share of the steps that were looked at."""
+    if seen.growing:  # in other steps it has another share
+        return True
+    # What workers do not load any more leaves their cores to the steps, which get faster, too.
+    has_workers = seen.evidence.data is not None and seen.evidence.data.workers > 0
+    return has_workers and seen.script.device == "cpu" and finding.cause in loading.LIMIT.of_the_wait
 
 
 def ordered(ideas: Sequence[Finding]) -> list[Finding]:

@@ -230,6 +230,7 @@ def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
     assert (found.cause, found.where) == ("own_line", "train.py:9")
     assert found.evidence.endswith("in each step, and it takes longer and longer")
     assert found.evidence.startswith("50% of the steps that were looked at"), "of the run, it is more"
+    assert (found.gain, found.expected()) == (None, "measure to find out")
 
 
 @pytest.mark.parametrize(
