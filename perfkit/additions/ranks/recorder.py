@@ -209,8 +209,11 @@ class RankRecorder(Callback):
 
 def _modes() -> list[str]:
     """What is on in this process that makes forward and backward passes slower."""
-    anomaly, deterministic = torch.is_anomaly_enabled(), torch.are_deterministic_algorithms_enabled()
-    asked = {"anomaly detection": anomaly, "deterministic algorithms": deterministic}
+    asked = {
+        "anomaly detection": torch.is_anomaly_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "a profiler": torch.autograd.profiler._is_profiler_enabled,  # of any thread
+    }
     return [name for name, is_on in asked.items() if is_on]
 
 

@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -287,3 +288,5 @@ def test_a_rank_tells_what_is_on_that_makes_its_passes_slower():
     assert _modes() == []
     with torch.autograd.set_detect_anomaly(True):
         assert _modes() == ["anomaly detection"]
+    with torch.autograd.profiler.profile(), ThreadPoolExecutor(1) as another_thread:
+        assert another_thread.submit(_modes).result() == ["a profiler"]
