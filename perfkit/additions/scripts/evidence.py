@@ -56,8 +56,10 @@ class Inquiry(Callback):
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
 
     def _noted(self, role: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        discards_nothing = role == "compiler_reset" and not checks.compiled_graphs()
-        if not (discards_nothing or self._script.looked_at.value):  # a look may set the mode itself
+        sets_nothing = role == "compiler_reset" and not checks.compiled_graphs()
+        if role == "float64" and plain.__name__ != "double":
+            sets_nothing = not any(given is torch.float64 for given in (*args, *kwargs.values()))
+        if not (sets_nothing or self._script.looked_at.value):  # a look may set the mode itself
             self._script.note_call(role)
         return plain(*args, **kwargs)
 

@@ -384,6 +384,26 @@ def test_a_reset_of_the_compiler_is_noted_if_it_discards_something(graphs, monke
     ]
 
 
+MODEL = torch.nn.Linear(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "is_noted"),
+    [
+        (torch.nn.Module.double, (MODEL,), True),
+        (torch.nn.Module.to, (MODEL, torch.double), True),
+        (torch.nn.Module.to, (MODEL, torch.ones(2)), False),
+        (torch.nn.Module.to, (MODEL, "cpu"), False),
+        (torch.set_default_dtype, (torch.float32,), False),
+    ],
+)
+def test_float64_is_noted_where_it_is_asked_for(function, given, is_noted, monkeypatch):
+    monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
+    script = a_script()
+    evidence.Inquiry(script)._noted("float64", function, *given)
+    assert bool(script.sites["float64"]) == is_noted
+
+
 def test_modes_that_slow_each_step_are_recognised_while_they_are_on(monkeypatch):
     script = a_script()
     monkeypatch.setattr(evidence.sys, "gettrace", lambda: None)  # as where no test is traced
