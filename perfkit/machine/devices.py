@@ -29,16 +29,13 @@ _OTHERS = " (or cuda:1, the second GPU; sim:v100, a simulated one; recorded:NAME
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What torch finds on this machine: the names of the GPUs, and whether the first one supports bfloat16.
+    """What torch finds on this machine."""
 
-    `error` is the last line that torch wrote to stderr, or the reason why it could not be asked.
-    """
-
-    cuda: list[str] = []
+    cuda: list[str] = []  # the names of the GPUs
     mps: bool = False
-    bf16: bool | None = None
+    bf16: bool | None = None  # whether the first GPU supports it
     imported: bool = False
-    error: str = ""
+    error: str = ""  # the last line that torch wrote to stderr, or the reason why it could not be asked
 
 
 @functools.cache
@@ -99,8 +96,11 @@ def compiler_problem(device: str) -> str:
             return "Triton is missing: pip install triton"
         variable = "CC"
         names = ["gcc", "clang"]
-    if command := shlex.split(os.environ.get(variable, "")):
-        names = [command[0]]
+    try:
+        if command := shlex.split(os.environ.get(variable, "")):
+            names = [command[0]]
+    except ValueError:  # such as a quote without its end: inductor finds no compiler then, either
+        return f"no compiler ({variable} cannot be read as a command): correct it, or unset it"
     if not any(map(shutil.which, names)):
         return f"no compiler ({' or '.join(names)}): install it, or set {variable} to another one"
     # Inductor and Triton use this scheme; Debian's default scheme has a different folder.

@@ -78,6 +78,7 @@ def test_a_device_that_is_not_there_is_one_clear_message(accelerators, monkeypat
         ("cuda", "g++", {"CC": "g++"}, "Triton is missing"),
         ("cpu", "clang++", {}, "no compiler (g++): install it, or set CXX"),
         ("cpu", "g++", {"CXX": "icpx"}, "no compiler (icpx)"),
+        ("cpu", "g++", {"CXX": '"g++'}, "no compiler (CXX cannot be read as a command): correct it"),
         ("cuda:1", "g++", {}, "no compiler (gcc or clang)"),
     ],
 )
