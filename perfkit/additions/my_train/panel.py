@@ -12,6 +12,7 @@ from perfkit.additions.referee.match import ScriptSide, Terms, matched
 from perfkit.additions.referee.verdict import Outcome, RefereeVerdict
 from perfkit.additions.scripts.watched import Launch
 from perfkit.additions.shared import kept
+from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Budget
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
@@ -44,10 +45,12 @@ def my_train(
         restore: a chapter, such as "02": writes the file as it is after it, and starts the climb from there.
         allow: differences that are meant, such as `samples` and `updates` for another batch size.
         keep: whether this version is kept even if it is not faster.
-        whole: compare with the first version, not with the one before.
+        whole: compare with the first version, not with the one before, and keep nothing.
         budget_s: seconds for measuring, a minute if None.
         switches: what is set outside the file from now on, such as `wait_policy="passive"`.
     """
+    if keep and whole:
+        raise InvalidValue("whole=True keeps nothing, so keep=True would do nothing", "Leave out one")
     outside = steps.outside(restore or "00", switches)
     notes = [f"`{name}` isn't set: it is for CPUs." for name in switches if name not in outside]
     versions = steps.load()

@@ -105,6 +105,12 @@ def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
     assert len(steps.load()) == 3, "the whole is no step"
 
 
+def test_the_whole_keeps_nothing_so_keep_is_refused(compared):
+    my_train()
+    with pytest.raises(InvalidValue, match="keep=True would do nothing"):
+        my_train(whole=True, keep=True)
+
+
 def test_gains_are_multiplied_with_their_intervals_and_give_no_rate_that_was_not_measured():
     first = steps.Version("", rate=243.0)
     edits = [("02 a worker", Ratio(1.25, 1.0, 1.5625, "faster")), ("03 pinned memory", None)]
