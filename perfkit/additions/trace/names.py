@@ -52,7 +52,7 @@ def evidence(trace: Trace) -> list[str]:
         shows.add("inference")
     if trace.file.told(str, "trainedOn") == "cpu":
         shows.add("on cpu")
-    if len(trace.matching(trace.calls, "Graph.*Launch")):
+    if len(trace.matching(trace.calls, "Graph[^G]*Launch")):
         shows.add("graphs")
     if len(host) or len(trace.calls) or len(trace.rows(Kind.PYTHON)):
         shows.add("host")

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from perfkit.additions.trace import profile, ranks, reader
+from perfkit.additions.trace import formats, profile, ranks, reader
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.profile import lateness, summary
@@ -350,6 +350,23 @@ def test_what_is_no_trace_is_named_in_one_sentence(tmp_path, name, packed):
     assert caught.value.remedy
     expected = "a gzip file in a gzip file" if packed and "gzip" in name else name
     assert expected in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [("text, but not", b"a" + b"; 1" * 500_000), ("JSON, but not", b'{"a": [' + b'"nodes":[{"' * 100_000)],
+)
+def test_a_text_is_recognised_in_a_time_that_grows_no_faster_than_the_text(name, begin):
+    """With the square of it, this would take hours; a file is recognised by its first 64 KiB, in seconds."""
+    assert name in formats.refusal("given", begin).what
+
+
+def test_a_long_name_of_a_call_is_no_launch_of_a_graph(tmp_path):
+    """It was searched in a time that grows with the square of its length."""
+    trace = step(**GPU).op("aten::mm", 0, 90).launch("gemm", 0, (2, 1), "Graph" * 400_000)
+    assert "graphs" not in trace.analyse(tmp_path).shows
+    trace = step(**GPU).op("aten::mm", 0, 90).launch("gemm", 0, (2, 1), "cudaGraphLaunch_ptsz")
+    assert "graphs" in trace.analyse(tmp_path).shows
 
 
 def test_an_archive_is_never_read_as_one_trace(tmp_path):
