@@ -9,7 +9,7 @@ import ipywidgets as widgets
 
 from perfkit.errors import InvalidValue
 from perfkit.notebook.pieces import alert, text
-from perfkit.recipe import Recipe, Switch, Value, switches
+from perfkit.recipe import Recipe, Switch, Value, shown, switches
 from perfkit.rules import joined
 from perfkit.show import units
 
@@ -76,8 +76,10 @@ class Controls:
         if change["new"] == getattr(self.recipe, name):
             return  # by `show`, not by hand
         control = self.by_name[name]
-        if control.disabled:  # while a job runs, nothing changes
+        if control.disabled:  # a job runs: the page has held the change back, but not the click on Run
             control.value = getattr(self.recipe, name)
+            late = f"{control.description}: {shown(change['new'])} came after this run had begun"
+            self._fold.value = alert(f"{late}. Set it again when the run has ended") + self._refused()
         else:
             self.set({name: change["new"]})
 

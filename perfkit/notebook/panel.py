@@ -31,10 +31,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method 
 
 
 class Panel(Sectioned):
-    """Controls, Run and Stop, and results. A subclass sets its widgets, and says what is measured.
-
-    `key` is what the panel is made of.
-    """
+    """Controls, Run and Stop, and results. A subclass sets its widgets, and says what is measured."""
 
     above: Sequence[widgets.Widget] = ()
     buttons: Sequence[widgets.Widget] = ()  # of other work
@@ -264,8 +261,8 @@ def _tree(widget: widgets.Widget) -> Iterator[widgets.Widget]:
 def _replace_older(panel: Panel, key: object) -> None:
     """Closes the panels that an earlier run of the same cell has made. Those of the same run stay.
 
-    A cell without an id is known by its text and the key. Without a text, an older panel with the same key
-    may be another cell's: it stays where it is, and only its work ends.
+    A cell without an id is known by its text and the key, of which the panel is made. Without a text, an
+    older panel with the same key may be another cell's: it stays where it is, and only its work ends.
     """
     shell: Any = get_ipython()
     message = shell.get_parent() if hasattr(shell, "get_parent") else {}

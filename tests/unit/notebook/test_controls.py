@@ -48,6 +48,21 @@ def test_what_cannot_act_is_in_one_fold_with_its_reason_until_it_can(controls):
     assert 'role="alert"' in fold.value
 
 
+def test_a_change_that_comes_after_a_run_has_begun_is_put_back_and_said(controls):
+    """While the kernel is busy, a page holds back a control's second change, but not a click on Run."""
+    workers = controls.by_name["workers"]
+    workers.value = 2
+    workers.disabled = True
+    workers.set_state({"value": 4})
+    assert (workers.value, controls.changes()) == (2, {"workers": 2})
+    fold = controls.widget.children[-1]
+    assert "Loader workers: 4 came after this run had begun. Set it again" in fold.value
+    assert "<b>Pin memory</b>: needs a CUDA device" in fold.value
+    workers.disabled = False
+    workers.set_state({"value": 4})
+    assert controls.changes() == {"workers": 4} and "came after" not in fold.value
+
+
 def test_a_toggle_sends_what_changes_and_nothing_else(controls, monkeypatch):
     """Each message is work for kernel, server and page."""
     sent = []
