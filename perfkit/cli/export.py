@@ -8,8 +8,6 @@ import typer
 
 from perfkit import export as exports
 from perfkit.cli.options import Out, RecipeOptions, StageName, TrainingOptions, check_writable, write
-from perfkit.errors import InvalidValue
-from perfkit.rules import joined
 from perfkit.studies import staging
 
 
@@ -24,10 +22,6 @@ def export(
     plan = training.plan([stage or "baseline"]).trying(below=True)
     source = staging.loaded(plan)
     recipe = staging.acting(source).recipe
-    if plan.ladder.settings and (refused := staging.first(source.plan, source.target).not_applied):
-        raise InvalidValue(
-            f"--set cannot act here: {joined(refused)}", "Set what it acts with, too, or leave it out"
-        )
     subject = plan.subject
     options = source.description.options
     text = exports.script(recipe, subject.workload, options, subject.device, subject.seed, steps)

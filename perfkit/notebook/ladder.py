@@ -245,6 +245,8 @@ class RecipePanel(LadderPanel):
     heading = "Which of these recipes is fastest?"
 
     def __init__(self, recipes: Recipes, workload: str | None = None, **where: Unpack[Where]) -> None:
+        if not recipes:
+            raise InvalidValue("no recipe was given", 'Give each a title, such as {"AMP": {"amp": "bf16"}}')
         self.titles = recipes
         super().__init__(["baseline"], workload, **where)
 

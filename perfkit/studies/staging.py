@@ -78,8 +78,13 @@ def loaded(plan: Plan) -> Source:
 
 
 def acting(source: Source) -> Stage:
-    """The last stage of a source's plan, if it can act; an `InvalidValue` says why it cannot."""
-    stage = all_stages(source)[-1]
+    """The last stage of a source's plan; an `InvalidValue` says why it, or what the plan sets, cannot act."""
+    stages = all_stages(source)
+    settings = source.plan.ladder.settings
+    if refused := {name: why for name, why in stages[0].not_applied.items() if name in settings}:
+        what = f"what is set cannot act here: {joined(refused)}"
+        raise InvalidValue(what, "Set what it acts with, too, or leave it out")
+    stage = stages[-1]
     if stage.reason:
         raise InvalidValue(f"stage '{stage.name}' does not apply here: {stage.reason}", "Choose another")
     return stage

@@ -72,9 +72,10 @@ def test_a_stored_run_is_shown_and_its_export_gives_its_losses(session, tmp_path
     assert [float(line.rpartition(" ")[2]) for line in lines] == stage["losses"]
 
 
-def test_a_setting_that_cannot_act_is_not_left_out_of_an_exported_script_in_silence():
-    error = perfkit("export", *CIFAR, "--set", "pin_memory=on", code=2).stderr
-    assert "--set cannot act here: Pin memory: needs a CUDA device" in error
+@pytest.mark.parametrize("command", ["export", "profile", "memory"])
+def test_a_setting_that_cannot_act_is_not_left_out_in_silence(command):
+    error = perfkit(command, *CIFAR, "--set", "pin_memory=on", code=2).stderr
+    assert "what is set cannot act here: Pin memory: needs a CUDA device" in error
 
 
 def test_diff_shows_what_a_stage_changes_here_or_on_a_gpu():

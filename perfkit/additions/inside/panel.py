@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from perfkit import lookup
 from perfkit.additions.inside import KernelReport, MemoryReport, looks
-from perfkit.additions.shared.looking import Chosen
+from perfkit.additions.shared.looking import Chosen, planned
+from perfkit.errors import InvalidValue
 from perfkit.notebook.shown import Recipes, Shown, with_line
-from perfkit.recipe import Recipe
 from perfkit.studies.planning import Where
 from perfkit.studies.sources import Progress
 
@@ -45,15 +45,16 @@ def memory(
     recipes: Recipes, workload: str | None = None, **where: Unpack[Where]
 ) -> Shown[list[MemoryReport]]:
     """Shows what holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
-    for changes in recipes.values():
-        Recipe().replace(**changes)  # refused now, not after others were measured
+    if not recipes:
+        raise InvalidValue("no recipe was given", 'Give each a title, such as {"AMP": {"amp": "bf16"}}')
+    each = dict[str, Where]()
+    for title, changes in recipes.items():
+        each[title] = {**where, "settings": {**(where.get("settings") or {}), **changes}}
+        planned(workload, None, each[title])  # refused now, not after others were measured
 
     def measure(progress: Progress) -> list[MemoryReport]:
-        reports = list[MemoryReport]()
-        for title, changes in recipes.items():
-            own: Where = {**where, "settings": {**(where.get("settings") or {}), **changes}}
-            reports.append(replace(looks.memory(workload, None, progress, **own), recipe=title))
-        return reports
+        measured = {title: looks.memory(workload, None, progress, **own) for title, own in each.items()}
+        return [replace(report, recipe=title) for title, report in measured.items()]
 
     reports = with_line(measure)
     return Shown(reports, looks.memory_sections(reports))

@@ -1,10 +1,5 @@
 """The sync detective: every copy and every wait between host and device, with the line that causes it.
 
-    with perfkit.detect_syncs() as places:
-        train_some_steps()
-    for place in places:
-        print(place)
-
 It watches the calls themselves (`.item()`, `.to()`, `nonzero` and so on). So it also finds copies that the
 driver stages without a warning and, on a machine without a GPU, the places that *would* wait. On CUDA it adds
 the warnings of `torch.cuda.set_sync_debug_mode`.

@@ -1,7 +1,4 @@
-"""The picture: what workers, host, copies and kernels do in steady steps, before above after, on one axis.
-
-It is drawn from plain data of any origin: a recording, the simulation, a profile, or stamps of a training.
-"""
+"""The picture: what workers, host, copies and kernels do in steady steps, before above after, on one axis."""
 
 import math
 from collections import defaultdict

@@ -14,7 +14,7 @@ from IPython.display import HTML
 from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
 from perfkit.additions.lanes.figures import KINDS, Bar, DrawnSide, Lanes, in_ms
-from perfkit.additions.shared.looking import LOOK, prepared, profiled
+from perfkit.additions.shared.looking import LOOK, planned, prepared, profiled
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
@@ -117,18 +117,21 @@ def _read(file: Path) -> Lanes:
 
 def made(which: Given, workload: str | None, where: Where, progress: Progress) -> Lanes:
     """The picture of what was given. Two stamped steps are too few to compare anything."""
-    found = [_side(title, one, workload, where, progress) for title, one in which.items()]
+    drawn = dict[str, DrawnSide]()
+    recipes = dict[str, Recipe]()
+    for title, one in which.items():
+        if isinstance(one, str | Path):
+            drawn[title] = sides.of_trace(one, title)
+        elif any(isinstance(value, list | tuple) for value in one.values()):
+            drawn[title] = _by_hand(title, one)
+        else:
+            recipes[title] = Recipe.from_dict(one)
+            planned(workload, recipes[title], where)  # refused now, not after the other was measured
+    for title, recipe in recipes.items():
+        with prepared(workload, recipe, where, progress) as (session, used):
+            drawn[title] = _looked(session, used, title)
+    found = [drawn[title] for title in which]
     return Lanes(found, NOT_COMPARED if any(side.middle_ms for side in found) else "")
-
-
-def _side(title: str, one: Any, workload: str | None, where: Where, progress: Progress) -> DrawnSide:
-    if isinstance(one, str | Path):
-        return sides.of_trace(one, title)
-    if any(isinstance(value, list | tuple) for value in one.values()):
-        return _by_hand(title, one)
-    recipe = Recipe.from_dict(one)
-    with prepared(workload, recipe, where, progress) as (session, used):
-        return _looked(session, used, title)
 
 
 def _looked(session: Session, recipe: Recipe, title: str, run: Run | None = None) -> DrawnSide:
@@ -143,13 +146,10 @@ def _looked(session: Session, recipe: Recipe, title: str, run: Run | None = None
 
 
 def _by_hand(title: str, given: Given) -> DrawnSide:
-    """A side from rows of bars that a cell has recorded, for one step or for `steps`.
-
-    If no bar has the number of a batch, each shows its duration.
-    """
+    """A side from rows of bars that a cell has recorded, for one step or for `steps`."""
     rows = {name: [_bar(bar) for bar in row] for name, row in given.items() if name != "steps"}
     bars = [bar for row in rows.values() for bar in row]
-    if all(bar.batch is None for bar in bars):
+    if all(bar.batch is None for bar in bars):  # then each shows its duration
         rows = {name: [_timed(bar) for bar in row] for name, row in rows.items()}
     told: Any = given.get("steps", 1)
     if isinstance(told, bool) or not isinstance(told, numbers.Integral) or told < 1:

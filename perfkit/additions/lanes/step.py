@@ -1,7 +1,4 @@
-"""Measures the lanes of a training on a CPU, in its process, with stamps of its workers and parts.
-
-A GPU runs asynchronously, so its copies and kernels come from a profile (`sides`).
-"""
+"""Measures the lanes of a training on a CPU, in its process, with stamps of its workers and parts."""
 
 import contextlib
 import itertools

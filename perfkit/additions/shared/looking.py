@@ -11,11 +11,23 @@ from perfkit import machine
 from perfkit.recipe import Recipe
 from perfkit.studies import planning, staging
 from perfkit.studies.planning import Where
-from perfkit.studies.sources import Progress, Session
+from perfkit.studies.sources import Plan, Progress, Session
 
 LOOK = "a look at its steps"  # a study that a source may refuse
 PROFILE = "perfkit.additions.shared.tracing:profile"  # a question to a training; see `Procedures.answer`
 Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
+
+
+def planned(workload: str | None, recipe: Chosen, where: Where, study: str = LOOK) -> Plan:
+    """The plan of a look. Refuses a recipe that cannot act there, as far as the workload's class tells."""
+    switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
+    stage = recipe if isinstance(recipe, str) else "baseline"
+    asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
+    plan = planning.plan(workload, stages=[stage], **asked).trying(below=True)
+    source = plan.source()
+    source.require(study)
+    staging.acting(source)
+    return plan
 
 
 @contextlib.contextmanager
@@ -23,11 +35,7 @@ def prepared(
     workload: str | None, recipe: Chosen, where: Where, progress: Progress | None = None, study: str = LOOK
 ) -> Iterator[tuple[Session, Recipe]]:
     """A session that has loaded a workload, and a recipe that can act there; `study` as for `Plan.open`."""
-    switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
-    stage = recipe if isinstance(recipe, str) else "baseline"
-    asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
-    wanted = planning.plan(workload, stages=[stage], **asked).trying(below=True)
-    with wanted.open(progress, study) as session:
+    with planned(workload, recipe, where, study).open(progress, study) as session:
         yield session, staging.acting(session.source).recipe
 
 

@@ -71,6 +71,11 @@ def test_recipes_are_measured_together_and_picked_by_title(monkeypatch):
         panel["fp8"]
 
 
+def test_a_panel_of_recipes_has_at_least_one():
+    with pytest.raises(InvalidValue, match="no recipe was given. Give each a title"):
+        pk.RecipePanel({})
+
+
 def test_every_name_is_there_and_an_unknown_one_says_which_there_are():
     assert len(dir(pk)) <= 27
     assert all(getattr(pk, name) for name in dir(pk))

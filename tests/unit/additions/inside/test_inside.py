@@ -223,10 +223,26 @@ def test_reports_are_shown_as_tables_and_memory_as_a_picture_too(golden):
     assert [width for width, _ in held.rows[0].pieces if width] == [1.0, 1.0, 1.0]
 
 
-def test_recipes_are_checked_before_the_memory_of_one_is_measured(monkeypatch):
+@pytest.mark.parametrize(
+    ("recipes", "words"),
+    [
+        ({}, "no recipe was given. Give each a title"),
+        ({"plain": {}, "mine": {"wrkers": 2}}, "unknown switch 'wrkers'"),
+        ({"plain": {}, "mine": {"pin_memory": True}}, "what is set cannot act here: Pin memory"),
+    ],
+)
+def test_recipes_are_checked_before_the_memory_of_one_is_measured(monkeypatch, recipes, words):
     monkeypatch.setattr(Plan, "open", None)
-    with pytest.raises(InvalidValue, match="wrkers"):
-        pk.memory({"plain": {}, "mine": {"wrkers": 2}}, device="cpu")
+    with pytest.raises(InvalidValue, match=words):
+        pk.memory(recipes, device="cpu")
+
+
+@pytest.mark.parametrize("look", [pk.kernels, pk.profile])
+@pytest.mark.parametrize("what", [{"recipe": Recipe(pin_memory=True)}, {"settings": {"pin_memory": True}}])
+def test_a_look_leaves_no_switch_out_in_silence(monkeypatch, look, what):
+    monkeypatch.setattr(Plan, "open", None)
+    with pytest.raises(InvalidValue, match="cannot act here: Pin memory: needs a CUDA device"):
+        look(device="cpu", **what)
 
 
 @pytest.mark.parametrize(

@@ -400,6 +400,21 @@ def test_an_older_picture_has_the_ceiling_of_its_run_as_well():
     assert [line.get_segments()[0][0][0] for line in dashed] == [pytest.approx(2 * ceiling_ms)]
 
 
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"wrkers": 1}, "unknown switch 'wrkers'"),
+        ({"pin_memory": True}, "cannot act here: Pin memory"),
+        ({"host": [(0, 5, "loading")]}, "unknown kind of bar"),
+        ("none.json", "cannot read none.json"),
+    ],
+)
+def test_both_sides_are_checked_before_one_is_measured(monkeypatch, second, words):
+    monkeypatch.setattr(panel, "prepared", None)
+    with pytest.raises(InvalidValue, match=words):
+        panel.lanes({"before": {}, "after": second}, device="cpu")
+
+
 @pytest.mark.parametrize("which", [{}, {key: {} for key in "abc"}])
 def test_one_side_or_two_are_drawn(which):
     with pytest.raises(InvalidValue, match="before and after"):
