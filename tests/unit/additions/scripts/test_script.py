@@ -137,6 +137,9 @@ def test_a_batch_that_the_loader_could_not_pin_is_not_called_pinned(monkeypatch)
     assert known.pin_memory()[0], "as the loader says, until a batch was seen"
     known.are_pinned = False
     assert known.pin_memory()[0] is False and "no pin_memory()" in known.pin_memory()[1]
+    known.are_pinned = None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert known.pin_memory() == (False, "batches lie in pageable memory: torch finds no GPU")
 
 
 def test_a_model_on_several_gpus_is_said_to_be_timed_on_one(monkeypatch):
