@@ -26,8 +26,9 @@ def findings(seen: Symptoms) -> list[Finding]:
     places = Counter(finding.where for finding in found)
     # Objects that are made in a cause are collected there.
     found = [each for each in found if each.cause != "automatic_collection" or places[each.where] == 1]
-    called = {line.where: f"{line.where} {line.called}" for line in seen.evidence.lines if line.called}
-    return ordered([structs.replace(each, where=called.get(each.where, each.where)) for each in found])
+    of_workers = seen.evidence.loading.lines if seen.evidence.loading else []
+    in_full = {line.where: line.with_function for line in [*of_workers, *seen.evidence.lines]}
+    return ordered([structs.replace(each, where=in_full.get(each.where, each.where)) for each in found])
 
 
 def _may_gain_more(finding: Finding, seen: Symptoms) -> bool:

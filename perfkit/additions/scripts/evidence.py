@@ -395,6 +395,7 @@ def _padding_at_the_end(rows: torch.Tensor, is_words: bool) -> Iterator[tuple[fl
     used = rows.ne(rows[:, -1].mode().values) if is_words else rows.ne(0).any(2)
     ends = (used * torch.arange(1, length + 1, device=rows.device)).amax(1)  # of each row, without padding
     is_dense = float(used.sum() / ends.sum()) >= LIMIT.least_inside  # no table of categories, mostly usual
-    if is_dense or not is_words:
+    are_rows = float(ends.eq(0).float().mean()) <= LIMIT.most_empty  # else they are steps of time
+    if are_rows and (is_dense or not is_words):
         filled = ends / length
         yield float(1 - filled.mean()), float(1 - filled.max()), length

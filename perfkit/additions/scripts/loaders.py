@@ -70,13 +70,13 @@ class Watch:
         return samples
 
     def _seen_in_worker(self) -> dict[Seen, float]:
-        """What looks saw of loading, without the process that a worker is a copy of: its loop, its parts."""
-        loop = [spot[:2] for spot in self._sampler.stack(sys._getframe())]
+        """What looks saw of loading, without the parts and the loop of the process that a worker is a copy of."""
+        loop = self._sampler.stack(sys._getframe())
         seen = dict(self._sampler.times)  # looks go on meanwhile
         return {
             (part, stack): seconds
             for (part, stack), seconds in seen.items()
-            if part in ("data set", "collate") and [spot[:2] for spot in stack] != loop
+            if part in ("data set", "collate") and stack != loop
         }
 
     def end_looking(self) -> None:

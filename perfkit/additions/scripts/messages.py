@@ -275,5 +275,11 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
                 yield line, share * line.seconds / max(loading.seconds, line.seconds)
 
     def site(self, role: str) -> str:
-        frames = next((site.frames for site in self.script.sites if site.role == role), [])
-        return ", called in ".join(os.path.basename(frame.place) for frame in frames[:2])
+        """The innermost line of a call, and the line of the training's loop that leads to it."""
+        frames, of_step = self._frames(role), self._frames("backward")
+        own = [frame for frame in frames if frame not in of_step]
+        callers = own[1:][-1:] if of_step else frames[1:2]
+        return ", called in ".join(os.path.basename(frame.place) for frame in [*frames[:1], *callers])
+
+    def _frames(self, role: str) -> list[Frame]:
+        return next((site.frames for site in self.script.sites if site.role == role), [])

@@ -36,6 +36,7 @@ _WRAPPERS = ("Module._wrapped_call_impl", "Module._call_impl", "BatchSampler.__i
 _PIPELINES = ("Compose.__call__", "Compose.forward", "Transform.forward")  # of torchvision, old and new
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
 _LOADS = (f"{_LOADER}dataloader.py", os.path.join(_LOADER, "_utils", "fetch.py"))  # files with such ones
+_WORKER = os.path.join(_LOADER, "_utils", "worker.py")
 _OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
 
 
@@ -65,11 +66,21 @@ class Line(msgspec.Struct, frozen=True):
     calls: list[str] = []  # functions of libraries that it was in, the most frequent first
     text: str = ""  # the line itself
     called: str = ""  # `in f, called 25 times a step from train.py:60`
+    within: str = (
+        ""  # `in Average.update (average.py:19)`: the function that takes its time, of which no line has most
+    )
 
     @property
     def where(self) -> str:
         """`train.py:41`."""
         return f"{os.path.basename(self.file)}:{self.line}"
+
+    @property
+    def with_function(self) -> str:
+        """`where`, with the function that it is in, or that it calls, if that is known."""
+        if self.called:
+            return f"{self.where} {self.called}"
+        return f"{self.where}, {self.within}" if self.within else self.where
 
     @property
     def calls_layer(self) -> bool:
@@ -199,6 +210,7 @@ class Sampler:
         """The user's lines of a stack, the innermost last; within a loader, only those that it calls."""
         spots = list[Spot]()
         calls = ""
+        is_outside = False
         for each, line in traceback.walk_stack(frame):
             code = each.f_code
             if each is frame and dis.opname[code.co_code[each.f_lasti]] == "RESUME":
@@ -208,7 +220,9 @@ class Sampler:
                 spots.append(Spot(file, at, code.co_qualname, "" if spots else calls))
             elif spots and _LOADER in code.co_filename:
                 break  # the frames outside it are the loop that asks for a batch
-            elif not spots and _is_telling(code):
+            elif code.co_filename.endswith(_WORKER):
+                is_outside = True  # the frames outside it have started the worker
+            elif not (spots or is_outside) and _is_telling(code):
                 calls = code.co_qualname
         return tuple(reversed(spots))
 
@@ -370,7 +384,21 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
             of_none = took.pop("", 0.0)
             names = sorted(took, key=took.__getitem__, reverse=True) if total > 2 * of_none else []
             part = next(iter(group))[0]
-            yield Line(part, file, line, total, names[:4], text_at(f"{file}:{line}"))
+            within = _within(group, depth, total)
+            yield Line(part, file, line, total, names[:4], text_at(f"{file}:{line}"), within=within)
+
+
+def _within(times: Times, depth: int, total: float) -> str:
+    """The function of the user's that a line calls for most of its time, with that one's dearest line."""
+    inner = defaultdict[tuple[str, str], Counter[int]](Counter)
+    for (_, stack), seconds in times.items():
+        for spot in stack[depth + 1 : depth + 2]:
+            inner[spot.file, spot.function][spot.line] += seconds
+    for (file, function), lines_of in inner.items():
+        if lines_of.total() >= _MOST * total:
+            (line, _), *_ = lines_of.most_common(1)
+            return f"in {function} ({os.path.basename(file)}:{line})"
+    return ""
 
 
 def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> str:

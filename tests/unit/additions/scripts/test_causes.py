@@ -353,6 +353,21 @@ def test_a_model_that_a_step_calls_without_gradients_is_named_by_the_call(calls,
     assert all(each.where == "train.py:9, called in train.py:30" for each in found)
 
 
+def test_a_call_within_functions_is_said_with_the_line_of_the_loop_that_leads_to_it():
+    """The loop is where its call and the backward pass part."""
+    chain = {"evaluation": [16, 25, 33, 57, 90], "backward": [49, 90], "checkpoint": [60, 90], "step": []}
+    sites = [
+        Site(role, [Frame("/home/me/train.py", at, at, 0, 16) for at in places])
+        for role, places in chain.items()
+    ]
+    asked = seen()
+    asked = msgspec.structs.replace(asked, script=msgspec.structs.replace(asked.script, sites=sites))
+    assert asked.site("evaluation") == "train.py:16, called in train.py:57"
+    assert asked.site("checkpoint") == "train.py:60"
+    assert asked.site("backward") == "train.py:49"
+    assert asked.site("step") == asked.site("loader") == ""
+
+
 @pytest.mark.parametrize(("is_summed", "again"), [(True, 12), (False, 0)])
 def test_a_backward_pass_of_a_sum_goes_again_through_the_losses_before(is_summed, again, monkeypatch):
     """Of three losses, which have four operators each with the sum: 4 + 8 are visited for another time."""
@@ -500,9 +515,15 @@ def test_what_fills_up_the_rows_of_an_input_is_padding(rows):
     assert max(evidence._paddings([rows])) == pytest.approx((0.625, 0.5, 20))
 
 
+COPIED = torch.zeros(64, 30, dtype=torch.int64)  # some symbols, which are to be said again after a long wait
+COPIED[:, :5] = torch.arange(64)[:, None] % 8 + 1
+COPIED[:, -6] = 9
+
+
 @pytest.mark.parametrize(
     "rows",
     [
+        COPIED,
         (WORDS > 0).long(),
         WORDS[:, :12],
         torch.arange(1, 21).repeat(2, 1),
@@ -514,6 +535,7 @@ def test_what_fills_up_the_rows_of_an_input_is_padding(rows):
         torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged),
     ],
     ids=[
+        "waits",
         "a mask",
         "short rows",
         "full rows",

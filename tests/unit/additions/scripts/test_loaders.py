@@ -27,8 +27,11 @@ class Looking:
     """Stands for a sampler; what the process was doing when it was forked is seen, too."""
 
     def __init__(self, part, place):
-        in_torch = ("data set", (LOOP._replace(calls="BaseProcess.start"),))
-        self.times = {("data set", (READ,)): 3.0, in_torch: 2.0, ("start", (LOOP,)): 9.0}
+        in_library = LOOP._replace(calls="ColorJitter.forward")
+        seen = {READ: 3.0, LOOP: 2.0, in_library: 1.0}
+        self.times = {("data set", (spot,)): seconds for spot, seconds in seen.items()} | {
+            ("start", (LOOP,)): 9.0
+        }
         self.runs = []
 
     def stack(self, frame):
@@ -71,8 +74,13 @@ def test_lines_of_loading_are_those_of_fetches_in_all_workers(script, tmp_path):
     fetch(Watch(script), 2)
     (of_one,) = tmp_path.glob("loading-*.json")
     (tmp_path / "loading-2.json").write_bytes(of_one.read_bytes())
-    (line,) = Watch(script).total().lines
-    assert (line.part, line.where, line.seconds) == ("data set", "data.py:7", 6.0)
+    own, of_library = Watch(script).total().lines
+    assert (own.part, own.where, own.seconds) == ("data set", "data.py:7", 6.0)
+    assert (of_library.where, of_library.calls, of_library.seconds) == (
+        "train.py:40",
+        ["ColorJitter.forward"],
+        2.0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,39 @@ def test_a_line_that_only_calls_gives_way_to_what_has_most_of_it_else_it_is_name
     assert named(spread) == [("own code", "train.py:50", 3.0, [])]
 
 
+def test_a_line_that_only_calls_is_said_with_the_function_whose_lines_share_its_time():
+    """As a trainer's line that runs callbacks is, which says nothing of them."""
+    hook, other = (Spot("/home/me/average.py", at, "Average.update") for at in (19, 20))
+    hooks_line = Spot("lit.py", 32, "Trainer._call")
+    times = {("own code", (MAIN, hooks_line, hook)): 3.0, ("own code", (MAIN, hooks_line, other)): 4.0}
+    few = Spot("log.py", 7, "Log.update")
+    (line,) = lines(times | {("own code", (MAIN, hooks_line, few)): 2.0})
+    assert line.with_function == "lit.py:32, in Average.update (average.py:20)"
+    (line,) = lines(
+        times | {("own code", (MAIN, hooks_line, few)): 8.0, ("own code", (MAIN, hooks_line)): 8.0}
+    )
+    assert line.with_function == "lit.py:32", "it spends most of its time elsewhere"
+
+
+def test_in_a_loader_worker_what_has_started_it_does_not_say_what_it_does():
+    def compiled(name, file):
+        names = {"sys": sys}
+        exec(compile(f"def {name}(call, *more): return call(*more)", file, "exec"), names)
+        return names[name]
+
+    start = compiled("start", "/lib/site-packages/multiprocessing/process.py")
+    work = compiled("_worker_loop", "/lib/site-packages/" + lines_module._WORKER)
+    jitter = compiled("jitter", "/lib/site-packages/torchvision/transforms.py")
+    sampler = Sampler(lambda: "data set")
+
+    def look():
+        return sampler.stack(sys._getframe(1))
+
+    assert start(work, jitter, look)[-1].calls == "jitter"
+    assert start(work, look)[-1].calls == ""
+    assert start(jitter, look)[-1].calls == "start", "no worker"
+
+
 def test_a_layer_that_a_line_was_seen_in_less_than_in_none_does_not_say_what_it_calls():
     """Noise by NumPy took 80% of a line that also calls layers, so the line was not named."""
     line = Spot("train.py", 37, "forward")
