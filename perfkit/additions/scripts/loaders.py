@@ -70,7 +70,7 @@ class Watch:
         return samples
 
     def _seen_in_worker(self) -> dict[Seen, float]:
-        """What looks saw of loading, without the parts and the loop of the process that a worker is a copy of."""
+        """What looks saw of loading; the parts and the loop are of the process that a worker is a copy of."""
         loop = self._sampler.stack(sys._getframe())
         seen = dict(self._sampler.times)  # looks go on meanwhile
         return {
