@@ -390,15 +390,17 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
 
 def _within(times: Times, depth: int, total: float) -> str:
     """The function of the user's that a line calls for most of its time, with that one's dearest line."""
-    inner = defaultdict[tuple[str, str], Counter[int]](Counter)
+    of_function = defaultdict[tuple[str, str], float](float)
+    of_line = defaultdict[tuple[str, str, int], float](float)
     for (_, stack), seconds in times.items():
         for spot in stack[depth + 1 : depth + 2]:
-            inner[spot.file, spot.function][spot.line] += seconds
-    for (file, function), lines_of in inner.items():
-        if lines_of.total() >= _MOST * total:
-            (line, _), *_ = lines_of.most_common(1)
-            return f"in {function} ({os.path.basename(file)}:{line})"
-    return ""
+            of_function[spot.file, spot.function] += seconds
+            of_line[spot.file, spot.function, spot.line] += seconds
+    if not of_function or max(of_function.values()) < _MOST * total:
+        return ""
+    file, function = max(of_function, key=of_function.__getitem__)
+    dearest = max((each for each in of_line if each[:2] == (file, function)), key=of_line.__getitem__)
+    return f"in {function} ({os.path.basename(file)}:{dearest[2]})"
 
 
 def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> str:
