@@ -33,7 +33,8 @@ _writers = set[int]()  # files to which signals are written for looks; a fork in
 _END = b"\0"  # no signal has this number
 # Functions of libraries that only call others.
 _WRAPPERS = ("Module._wrapped_call_impl", "Module._call_impl", "BatchSampler.__iter__")
-_PIPELINES = ("Compose.__call__", "Compose.forward", "Transform.forward")  # of torchvision, old and new
+_PIPELINES = ("Compose.__call__", "Compose.forward", "Transform.forward", "StandardTransform.__call__")
+_IMAGES = os.sep.join(("torchvision", "datasets", ""))  # whose `__getitem__` reads a file, then transforms it
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
 _LOADS = (f"{_LOADER}dataloader.py", os.path.join(_LOADER, "_utils", "fetch.py"))  # files with such ones
 _WORKER = os.path.join(_LOADER, "_utils", "worker.py")
@@ -313,6 +314,7 @@ def line_before(code: CodeType, at: int) -> int:
 def _is_telling(code: CodeType) -> bool:
     """Whether the name of a library function says what a line does."""
     is_wrapper = code.co_qualname in _WRAPPERS + _PIPELINES or "<locals>" in code.co_qualname
+    is_wrapper |= code.co_name == "__getitem__" and _IMAGES in code.co_filename
     return not (is_wrapper or code.co_filename.endswith(_LOADS) or _OWN_FOLDER in code.co_filename)
 
 

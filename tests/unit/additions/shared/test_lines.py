@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torchvision import transforms
+from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
 from perfkit.additions.shared import clock as clocks
@@ -211,6 +211,11 @@ def test_a_line_of_a_function_is_said_with_the_loop_that_calls_it():
         (torch.nn.Module._call_impl, False),
         (transforms.Compose.__call__, False),
         (v2.Compose.forward, False),
+        (datasets.ImageFolder.__getitem__, False),
+        (datasets.CIFAR10.__getitem__, False),
+        (datasets.vision.StandardTransform.__call__, False),
+        (datasets.folder.pil_loader, True),
+        (torch.utils.data.TensorDataset.__getitem__, True),
         (transforms.RandomRotation.forward, True),
     ],
 )
