@@ -20,6 +20,7 @@ import numpy
 import psutil
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from perfkit.additions.scripts import hooks, messages, run_account
 from perfkit.additions.scripts.loaders import data_facts
@@ -35,6 +36,7 @@ from perfkit.worker.procedure import Procedure
 
 _LOOKS = "looks"  # what is done here, which the script does not do
 LIMIT = limits("evidence")
+_PARAMETRIZE = ParametrizationList.forward.__code__  # computes a weight
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
 
 
@@ -51,6 +53,7 @@ class Inquiry(Callback):
         self.rows: Rows | None = None
         self.trained = set[int]()  # weights that were not frozen when an optimizer came to them, by `id`
         self.padding: list[tuple[float, float, int]] = []
+        self.ignored: list[tuple[float, int]] = []  # of the rows of a loss; its classes
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
@@ -104,6 +107,9 @@ class Inquiry(Callback):
     def _look_at_graph(self, roots: Any, is_kept: bool) -> None:
         nodes = set(graph(roots, LIMIT.most_nodes))
         self.nodes[self._script.steps.count] = len(nodes)
+        for loss in [node for node in nodes if node.name() == "NllLossBackward0"]:
+            with contextlib.suppress(RuntimeError):  # an earlier pass may have freed what it saved
+                self.ignored.append(_ignored(loss))
         operators = {node for node in nodes if node.next_functions}  # weights have none
         self.visits += len(operators)
         self.visits_again += len(operators & self._visited)
@@ -120,7 +126,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     script: Script = questions.subject
     inquiry: Inquiry = questions.inquiry
     sampler = Sampler(questions.run_account.part_now, script.place)
-    calls = yield from _calls(sampler.users)
+    calls, repeated = yield from _calls(sampler.users)
     collecting = defaultdict[str, float](float)
     until = clock() + seconds
     took = list[float]()
@@ -152,6 +158,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     grown = list(_grown(script, sizes))
+    weights = sum(isinstance(part, ParametrizationList) for part in script.modules())
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -168,6 +175,8 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         again=inquiry.visits_again / max(1, inquiry.visits),
         rows=inquiry.rows,
         padding=statistics.median_low(inquiry.padding or [(0.0, 0.0, 0)]),
+        ignored=statistics.median_low(inquiry.ignored or [(0.0, 0)]),
+        parametrized=(calls["", _PARAMETRIZE.co_qualname] / max(1, weights), repeated),
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
         threads=own_threads,
@@ -181,17 +190,29 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     )
 
 
-def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, Counter[tuple[str, str]]]:
-    """How often functions are called in a plain step; none if it is not one, or the script profiles."""
-    calls = Counter[tuple[str, str]]()
+Calls = Counter[tuple[str, str]]  # by file and name; no file is a library
+
+
+def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, tuple[Calls, float]]:
+    """How often functions are called in a plain step, and the part of it that parametrizations take.
+
+    None are if it is not a plain step, or the script profiles.
+    """
+    calls = Calls()
     begun = Counter[CodeType]()
+    began = spent = 0.0
 
     def note(frame: FrameType, event: str, about: Any) -> None:
+        nonlocal began, spent
         if event == "call":
             begun[frame.f_code] += 1
+        if frame.f_code is _PARAMETRIZE and event == "call":
+            began = clock()
+        elif frame.f_code is _PARAMETRIZE and event == "return":
+            spent += clock() - began
 
     if _is_profiled():
-        return calls
+        return calls, 0.0
     sys.setprofile(note)  # of this thread alone; cProfile would be of all, from Python 3.12 on
     try:
         step = yield
@@ -200,11 +221,11 @@ def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, Counter[t
         if begun_last is note:  # else the script has begun its own meanwhile
             sys.setprofile(None)
     if step.marks:
-        return calls
+        return calls, 0.0
     for code, count in begun.items():
         if not code.co_flags & inspect.CO_GENERATOR:
             calls[users(code.co_filename), code.co_qualname] += count
-    return calls
+    return calls, spent / max(step.seconds, 1e-9)
 
 
 def _add(times: Times, of_step: Times, evaluates: bool, own: str = OWN) -> None:
@@ -373,6 +394,12 @@ def _rows(script: Script) -> Rows | None:
     touched = sum(int(torch.count_nonzero(gradient.ne(0).any(1))) for _, gradient in tables)
     of_weights = sum(gradient.numel() for _, gradient in tables) / sum(weight.numel() for _, weight in named)
     return Rows(sum(len(each) for _, each in tables), touched, of_weights, [name for name, _ in tables])
+
+
+def _ignored(loss: Any) -> tuple[float, int]:
+    """The part of its rows that a loss ignores, by its node in the graph, and the number of its classes."""
+    index = (loss._saved_ignore_index + 2**63) % 2**64 - 2**63  # it is told without its sign
+    return float(loss._saved_target.eq(index).float().mean()), loss._saved_self.shape[-1]
 
 
 def _paddings(given: Any) -> Iterator[tuple[float, float, int]]:

@@ -198,6 +198,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     denormal: float = 0.0
     rows: Rows | None = None
     padding: tuple[float, float, int] = (0.0, 0.0, 0)  # of the input; beyond its longest row; their length
+    ignored: tuple[float, int] = (0.0, 0)  # the part of the targets of a loss; its classes
+    parametrized: tuple[float, float] = (0.0, 0.0)  # times that a step computes such a weight; its share
     shapes: int = 0
     graphs: int = 0
     threads: int = 0

@@ -867,12 +867,48 @@ def counted(in_the_step, marks=()):
     next(counting)
     in_the_step()
     with pytest.raises(StopIteration) as ended:
-        counting.send(SimpleNamespace(marks=marks))
+        counting.send(SimpleNamespace(marks=marks, seconds=1.0))
     return {
         name.rpartition(".")[2]: count
-        for (file, name), count in ended.value.value.items()
+        for (file, name), count in ended.value.value[0].items()
         if file == __file__
     }
+
+
+def test_a_weight_that_a_step_computes_several_times_from_its_parametrization_is_named_by_its_line():
+    """As in each step of time: the line alone does not say that it has a weight to compute."""
+    model = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(4, 4))
+    counting = evidence._calls(lambda file: file * (file == __file__))
+    next(counting)
+    for _ in range(5):
+        model(torch.ones(1, 4))
+    with pytest.raises(StopIteration) as ended:
+        counting.send(SimpleNamespace(marks=(), seconds=1.0))
+    calls, part = ended.value.value
+    assert calls["", "ParametrizationList.forward"] == 5 and 0.0 < part < 1.0
+    line = Line("forward", "/home/me/cell.py", 14, 8.0, ["Linear.forward"], "self.rec(h)")
+    parts = {"forward": 8.0, "backward": 8.0}
+    (found,) = findings(seen(parts=parts, lines=[line], parametrized=(5.0, 0.4)))
+    assert (found.cause, found.where, found.gain) == ("parametrized_again", "cell.py:14", None)
+    assert "each step computes a weight 5 times" in found.evidence
+    assert findings(seen(parts=parts, lines=[line], parametrized=(1.0, 0.4))) == []
+
+
+@pytest.mark.parametrize(("labels", "ignored"), [([-100, -100, 3, -100], 0.75), ([1, 2, 3, 0], 0.0)])
+@pytest.mark.parametrize("classes", [12_000, 10])
+def test_rows_that_a_loss_ignores_are_named_by_its_line(labels, ignored, classes):
+    loss = torch.nn.functional.cross_entropy(
+        torch.zeros(4, classes, requires_grad=True), torch.tensor(labels)
+    )
+    assert evidence._ignored(loss.grad_fn) == (ignored, classes)
+    line = Line(
+        "forward", "/home/me/net.py", 24, 1.0, ["cross_entropy"], "return cross_entropy(logits, labels)"
+    )
+    found = findings(seen(parts={"forward": 4.0, "backward": 4.0}, lines=[line], ignored=(ignored, classes)))
+    is_named = ignored and classes == 12_000
+    assert [(each.cause, each.where, each.gain) for each in found] == [
+        ("ignored_rows", "net.py:24", None)
+    ] * bool(is_named)
 
 
 def smooth():
@@ -898,6 +934,6 @@ def test_a_profile_of_the_script_s_own_is_left_alone():
         assert sys.getprofile() is own, "begun in the step"
         with pytest.raises(StopIteration) as ended:
             next(evidence._calls(lambda file: file))
-        assert not ended.value.value and sys.getprofile() is own, "begun before"
+        assert ended.value.value == ({}, 0.0) and sys.getprofile() is own, "begun before"
     finally:
         sys.setprofile(None)
