@@ -204,9 +204,11 @@ def _exchange(seen: RankSymptoms) -> Found:
         yield _CAUSES.found("exchange_in_each_pass", where, saved, count=count, ddp=ddp, lost=share)
     elif share >= LIMIT.least and found.late is None:
         hidden = fmean(spent.hidden for spent in found.spent) / found.step_s
-        cause = _of_buckets(ddp)
-        at = where if cause == "exposed_exchange" else basename(ddp.where)
-        yield _CAUSES.found(cause, at, share, ddp=ddp, hidden=hidden)
+        rows = seen.first.embeddings
+        are_few = rows and rows.of_weights > LIMIT.mostly and rows.touched < LIMIT.few_rows * rows.count
+        cause = "exposed_in_embeddings" if are_few else _of_buckets(ddp)
+        at = basename(ddp.where) if cause in LIMIT.of_the_wrapper else where
+        yield _CAUSES.found(cause, at, share, ddp=ddp, hidden=hidden, rows=rows)
 
 
 def _of_buckets(ddp: Ddp) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from perfkit import lookup
+from perfkit.additions.scripts.messages import Rows
 from perfkit.results.schema import Mechanism
 
 LIMIT: Any = SimpleNamespace(**lookup.toml(__package__, "limits"))
@@ -102,6 +103,7 @@ class State(msgspec.Struct, kw_only=True, tag=True):
     ddps: list[Ddp] = []
     rows: dict[int, list[int]] = {}  # checksums of input rows, by step
     weights: dict[int, int] = {}  # checksums of all parameters, by step
+    embeddings: Rows | None = None  # as they were sent in one of these steps
     threads: int = 0
     is_of_agent: bool = False  # whether torchrun has started it
     device: str = "cpu"

@@ -18,6 +18,7 @@ from perfkit.additions.ranks.brief import ONLY_TIMED, BriefSteps
 from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfRank, State, StepOfRank
 from perfkit.additions.scripts import hooks, messages
+from perfkit.additions.scripts.evidence import dense_rows
 from perfkit.additions.scripts.run_account import Evaluations
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock, process_clock
@@ -107,6 +108,7 @@ class RankRecorder(Callback):
 
     def _weigh(self, step: int) -> None:
         if not self._are_divided():
+            self._seen.embeddings = dense_rows(self.script)
             self._seen.weights[step] = checksum(self.script.parameters(), LIMIT.most_elements)
 
     def _are_divided(self) -> bool:

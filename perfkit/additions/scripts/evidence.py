@@ -97,7 +97,7 @@ class Inquiry(Callback):
 
     def _look_at_weights(self) -> None:
         if self.rows is None:
-            self.rows = _rows(self._script)
+            self.rows = dense_rows(self._script)
         self.trained |= {id(weight) for weight in self._script.parameters() if weight.requires_grad}
 
     def on_graph(self, roots: Any, is_kept: bool) -> None:
@@ -384,7 +384,8 @@ def _memory_for(device: torch.device) -> int:
     return cores.free_memory_bytes() + psutil.Process().memory_info().rss
 
 
-def _rows(script: Script) -> Rows | None:
+def dense_rows(script: Script) -> Rows | None:
+    """Of all dense embeddings, as their gradients are now."""
     kinds = nn.Embedding | nn.EmbeddingBag
     dense = {id(each.weight) for each in script.modules() if isinstance(each, kinds) and not each.sparse}
     named = [(name, weight) for model in script.model for name, weight in model.named_parameters()]

@@ -8,6 +8,7 @@ from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, Spent, lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share
 from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
+from perfkit.additions.scripts.messages import Rows
 
 DDP = Ddp(where="/me/train.py:9", buckets=[400], bytes=400, needs_no_search=False, buffers={}, backend="gloo")
 
@@ -396,6 +397,25 @@ def test_what_keeps_an_exchange_from_being_hidden_is_named_once(changes, cause):
     assert exposed == {cause}
     hidden = [msgspec.structs.replace(s, ddps=[ddp]) for s in ranks(0.98, 0.98)]
     assert not {name for name in causes_of(hidden) if name.startswith("exposed")}
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_named"),
+    [
+        (Rows(200_000, 700, 0.99, ["module.user.weight"]), True),
+        (Rows(200_000, 150_000, 0.99, ["module.user.weight"]), False),
+        (Rows(200_000, 700, 0.3, ["module.user.weight"]), False),
+    ],
+)
+def test_gradients_of_embeddings_that_are_mostly_noughts_are_named(rows, is_named):
+    ddp = msgspec.structs.replace(DDP, buckets=[1 << 20, 38 << 20], bytes=39 << 20)
+    known = found([msgspec.structs.replace(s, ddps=[ddp], embeddings=rows) for s in ranks(0.5, 0.5)])
+    assert ("exposed_in_embeddings" in known, "exposed_exchange" in known) == (is_named, not is_named)
+    if is_named:
+        told = known["exposed_in_embeddings"]
+        assert (
+            "(user.weight), of whose 200,000 rows a step touches 700" in told.evidence and told.gain is None
+        )
 
 
 def test_what_only_gpus_have_is_read_from_their_ranks():

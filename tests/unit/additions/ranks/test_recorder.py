@@ -27,6 +27,7 @@ def recorder(parameters=()):
         note_call=lambda role: None,
     )
     noted._seen = SimpleNamespace(rows={}, weights={})
+    noted.script.modules, noted.script.model = list, []
     noted.script.toggles, noted.script.optimizers = {}, []
     noted.script.settings = SimpleNamespace(ranked={})
     noted.world, noted._steps, noted._called = 1, [], {}
@@ -90,6 +91,15 @@ class Divided(torch.nn.Parameter):
     """As a `DTensor`, of which each rank has a part."""
 
     device_mesh = "the ranks"
+
+
+def test_the_rows_of_embeddings_that_were_sent_are_noted_with_the_weights():
+    table = torch.nn.Embedding(50, 4)
+    table(torch.tensor([3, 9])).sum().backward()
+    noted = recorder(table.parameters())
+    noted.script.modules, noted.script.model = lambda: [table], [table]
+    noted._weigh(3)
+    assert (noted._seen.embeddings.count, noted._seen.embeddings.touched) == (50, 2)
 
 
 def test_weights_that_are_divided_between_ranks_are_not_compared():

@@ -487,7 +487,7 @@ def test_rows_of_all_dense_embeddings_count_together():
     for table in model:
         table.weight.grad = torch.zeros(100, 4)
         table.weight.grad[3] = 1.0
-    rows = evidence._rows(SimpleNamespace(modules=lambda: [*model], model=[model]))
+    rows = evidence.dense_rows(SimpleNamespace(modules=lambda: [*model], model=[model]))
     assert (rows.count, rows.touched, rows.of_weights) == (200, 2, 1.0)
     assert rows.names == ["0.weight", "1.weight"]
 
