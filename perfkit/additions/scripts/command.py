@@ -60,6 +60,15 @@ def watch(
     seconds = budget + (2 * watching.TRY_S if tries else 0.0)
     duration = "until its end" if whole else f"about {seconds:.0f} s once it trains"
     typer.echo(f"{launch.describe()}: {duration}", err=True)
-    with cli.progress() as follow:
-        result = watching.watch_script(launch, follow, budget, after, whole, tries)
-    output.deliver(program, result.sections(), result)
+    try:
+        with cli.progress() as follow:
+            result = watching.watch_script(launch, follow, budget, after, whole, tries)
+    except watched.TrainsElsewhere as elsewhere:
+        several = launcher("python")
+        if several is None or tries or after > 0:
+            raise
+        typer.echo(f"{elsewhere.what}. It is started again, and all of them are watched", err=True)
+        watch_ranks = lookup.load(f"{several}:watch_ranks")
+        watch_ranks(["python", *launch.words[1:]], budget, whole, output)
+    else:
+        output.deliver(program, result.sections(), result)

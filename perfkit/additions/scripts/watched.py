@@ -109,6 +109,10 @@ class TrainsAlone(RunFailed):
         self.launch = launch
 
 
+class TrainsElsewhere(RunFailed):
+    """A script waits for processes that it started, and these train."""
+
+
 class WatchedScript(Conversation):
     """A script that is watched, with all that it starts, in a process group of its own.
 
@@ -263,7 +267,7 @@ class WatchedScript(Conversation):
             return None
         busy_ones = units.plural(len(busy), "busy process", "busy processes")
         about = {"program": self.launch.program, "command": self.launch.describe(), "busy": busy_ones}
-        return failed("elsewhere", RunFailed, seconds=_ELSEWHERE_S, **about)
+        return failed("elsewhere", TrainsElsewhere, seconds=_ELSEWHERE_S, **about)
 
     def explained(self, failure: RunFailed) -> RunFailed:
         failure.output = "\n".join(self.written("err")[-200:]).rstrip()

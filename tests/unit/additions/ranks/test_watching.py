@@ -16,7 +16,7 @@ from perfkit.additions.ranks.patience import HeardRank
 from perfkit.additions.ranks.started import Ending
 from perfkit.additions.ranks.watching import RanksReport, alone
 from perfkit.additions.scripts import command as scripts_command
-from perfkit.additions.scripts.watched import TrainsAlone
+from perfkit.additions.scripts.watched import TrainsAlone, TrainsElsewhere
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.results.schema import Mechanism
 from perfkit.show import terminal
@@ -88,6 +88,34 @@ def test_a_command_that_turns_out_to_train_in_one_process_is_watched_as_one(tmp_
     scripts_command.watch("python", output, ["-u", "train.py", "--lr", "0.1"])
     assert seen == [("train.py", ("--lr", "0.1"), False)]
     assert "trains in one process, and has no ranks: it is watched as one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tries", [False, True])
+def test_a_script_whose_processes_train_is_watched_with_them(tries, tmp_path, monkeypatch, capsys):
+    """As one that calls `mp.spawn`: it ended with the advice to type `perfkit watch -- python train.py`."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    seen = []
+
+    def one(launch, *how):
+        raise TrainsElsewhere("train.py waits for 2 busy processes", "Watch all of them")
+
+    def several(launch, *how):
+        seen.append(launch.command)
+        return SimpleNamespace(sections=list)
+
+    monkeypatch.setattr(watching, "watch_launch", several)
+    monkeypatch.setattr(scripts_command.watching, "watch_script", one)
+    monkeypatch.setattr(watching, "alone", lambda *given: nullcontext())
+    output = SimpleNamespace(deliver=lambda *shown: None)
+    refused = pytest.raises(TrainsElsewhere) if tries else nullcontext()  # ranks have no suggestions to try
+    with refused:
+        scripts_command.watch("train.py", output, ["--lr", "0.1"], tries=tries)
+        assert (
+            "waits for 2 busy processes. It is started again, and all of them are watched"
+            in capsys.readouterr().err
+        )
+    assert [list(words) for words in seen] == [["python", "train.py", "--lr", "0.1"]] * (not tries)
 
 
 @pytest.mark.parametrize(
