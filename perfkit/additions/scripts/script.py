@@ -249,10 +249,10 @@ class Script(View, Callback):
 
     def pin_memory(self) -> tuple[bool, str]:
         """As for other trainings, but of the batches: a class without a method `pin_memory` is not pinned."""
-        if not torch.cuda.is_available():  # then torch pins nothing, whatever the loader says
-            return False, "batches lie in pageable memory: torch finds no GPU"
         if self.are_pinned is False and self.loader_pins:
             return False, "it pins, but its batches lie in pageable memory: their class has no pin_memory()"
+        if not torch.cuda.is_available():  # then torch pins nothing, whatever the loader says
+            return False, "batches lie in pageable memory: torch finds no GPU"
         return super().pin_memory()
 
     def step_in_words(self) -> str:
