@@ -24,13 +24,12 @@ TIMED = ("waiting", "forward", "backward", "optimizer", "exchange")  # parts of 
 class BriefSteps(Callback):
     """Times the passes of a script in place of its other hooks, which are given what is not usual."""
 
-    def __init__(self, script: Script, noted: deque[Any], ended: Callable[[], None]) -> None:
+    def __init__(self, script: Script, noted: deque[Any]) -> None:
         self.is_on = False
         self.part = ""  # that is timed at this moment
         self.spent = dict.fromkeys(TIMED, 0.0)  # seconds in the step under way
         self._script = script
         self._noted = noted  # to which a step comes: its number, its seconds with `spent`, and `_usual`
-        self._ended = ended  # is called after each of these steps
         self._usual: Any = None  # what is told of the exchange
         self._until = 0  # the step after which some are noted again
 
@@ -95,7 +94,6 @@ class BriefSteps(Callback):
         now = clock()
         steps.count += 1
         self._noted.append((steps.count, (now - steps.since, self.spent), self._usual))
-        self._ended()
         self.spent = dict.fromkeys(TIMED, 0.0)
         steps.since = now
         if steps.count == self._until:

@@ -44,7 +44,7 @@ class RankRecorder(Callback):
         self._began_s = 0.0  # CPU time of the process before the steps that are told
         self._seen = State(rank=0)  # as far as it is noted when it happens
         self._steps = deque[tuple[int, ScriptStep | Brief, StepExchange]](maxlen=LIMIT.kept)  # the last ones
-        self.brief = BriefSteps(script, self._steps, self._count_calls)
+        self.brief = BriefSteps(script, self._steps)
         self._called = dict[tuple[str, str], Exchange]()  # collectives in the step under way
         self._collectives = dict[tuple[str, str], Exchange]()  # and in steps that have ended
         self._epochs = defaultdict[int, list[list[int]]](list)  # by the data set
@@ -81,15 +81,6 @@ class RankRecorder(Callback):
             if not self.brief.part:
                 self.brief.spent["exchange"] += took
 
-    def _count_calls(self) -> None:
-        """Those of a step that has ended."""
-        for key, call in self._called.items():
-            total = self._collectives.setdefault(key, Exchange(*key))
-            total.count += call.count
-            total.seconds += call.seconds
-            total.bytes += call.bytes
-        self._called.clear()
-
     def on_epoch(self, loader: Any, indices: Any) -> None:
         epochs = self._epochs[id(loader.dataset)]
         if len(epochs) < LIMIT.rows and isinstance(indices, list):
@@ -124,7 +115,12 @@ class RankRecorder(Callback):
             is_unread = ONLY_TIMED in step.marks and not exchange.syncs  # its passes were only timed
             if self.rank is not None:
                 self._steps.append((number, step, self.exchange.usual if is_unread else exchange))
-        self._count_calls()
+        for key, call in self._called.items():
+            total = self._collectives.setdefault(key, Exchange(*key))
+            total.count += call.count
+            total.seconds += call.seconds
+            total.bytes += call.bytes
+        self._called.clear()
         if self.script.steps.count == LIMIT.skipped:  # what others waited for before explains no step
             self.sampler.times.clear()
             self._began_s = process_clock()

@@ -20,8 +20,7 @@ class Training:
         self.optimizer, self.other = object(), object()
         steps = SimpleNamespace(count=count, since=0.0, now=step)
         self.script = SimpleNamespace(steps=steps, optimizers=[self.other, self.optimizer])
-        self.ended = 0
-        self.brief = BriefSteps(self.script, self.noted, self.end)
+        self.brief = BriefSteps(self.script, self.noted)
         self.brief.begin("as usual")
 
     def hook(self, part, is_usual=lambda *given: True):
@@ -29,9 +28,6 @@ class Training:
             self.full.append(part)
 
         return self.brief.timed(part, lambda *given: self.takes(1.0), full, is_usual)
-
-    def end(self):
-        self.ended += 1
 
     def takes(self, seconds):
         self.now += seconds
@@ -68,7 +64,7 @@ def test_passes_are_timed_and_a_step_ends_with_its_last_optimizer(training):
     parts = {"waiting": 1.0, "forward": 0.0, "backward": 2.0, "optimizer": 2.0, "exchange": 0.0}
     assert noted == (201, (5.0, parts), "as usual")
     assert (training.script.steps.count, training.script.steps.since) == (201, 5.0)
-    assert (training.full, training.brief.part, training.ended) == ([], "", 1)
+    assert (training.full, training.brief.part) == ([], "")
 
 
 def test_a_part_within_another_one_is_not_counted_twice(training):

@@ -1,6 +1,5 @@
 """What a rank notes of itself."""
 
-import functools
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ def recorder(parameters=()):
     noted.script.toggles, noted.script.optimizers = {}, []
     noted.script.settings = SimpleNamespace(ranked={})
     noted.world, noted._steps, noted._called = 1, [], {}
-    noted.brief = BriefSteps(noted.script, noted._steps, noted._count_calls)
+    noted.brief = BriefSteps(noted.script, noted._steps)
     return noted
 
 
@@ -184,57 +183,6 @@ def test_there_are_as_many_calls_as_steps_though_each_comes_after_its_step():
         noted._collective("all_reduce", lambda tensor: None, torch.ones(1))
     (exchange,) = noted._collectives.values()
     assert exchange.count == 4
-
-
-def only_timing(**given):
-    """One whose steps are only timed from now on."""
-    noted = collecting()
-    noted.exchange = SimpleNamespace(end_step=lambda count, backward_s: StepExchange(), usual="usual")
-    noted.rank = 0
-    vars(noted.script).update(given)
-    noted.script.optimizers = [object()]
-    noted.script.steps.count = LIMIT.first + LIMIT.noted
-    noted.on_steps([ScriptStep(seconds=1.0)])
-    noted._called.clear()
-    return noted
-
-
-def test_collectives_are_counted_in_steps_that_are_only_timed():
-    """The script may end before a step is noted again."""
-    noted = only_timing()
-    for _ in range(3):
-        noted._collective("all_reduce", lambda tensor: None, torch.ones(1))
-        noted.brief.timed("optimizer", lambda optimizer: None, None, None)(noted.script.optimizers[-1])
-    (exchange,) = noted._collectives.values()
-    assert exchange.count == 3
-    assert len(noted._steps) == 4 and noted._steps[-1][1][1]["exchange"] > 0.0
-
-
-def test_a_collective_in_a_pass_that_is_only_timed_is_part_of_it():
-    """As the gathering of outputs within a model is; that of gradients is counted by torch."""
-    noted = only_timing()
-    gather = functools.partial(noted._collective, "all_gather", lambda tensor, **how: None, torch.ones(1))
-    noted.brief.timed("forward", gather, None, None)()
-    assert [call.count for call in noted._called.values()] == [1]
-    noted.brief.timed("backward", functools.partial(gather, async_op=True), None, None)()
-    assert [call.count for call in noted._called.values()] == [1]
-    assert noted.brief.spent["exchange"] == 0.0
-
-
-def test_a_step_that_is_noted_from_its_middle_on_has_the_usual_exchange():
-    noted = only_timing()
-    step = noted.script.steps.now = ScriptStep(seconds=1.0)
-    noted.brief.end()
-    noted.on_steps([step])
-    assert noted._steps[-1][2] == "usual"
-
-
-@pytest.mark.parametrize(
-    "how", [{"toggles": {"amp": "bf16"}}, {"settings": SimpleNamespace(ranked={"no_sync": "on"})}]
-)
-def test_steps_of_a_script_with_switches_are_all_noted(how):
-    assert only_timing().brief.is_on
-    assert not only_timing(**how).brief.is_on
 
 
 class Opaque:
