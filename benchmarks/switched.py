@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks import messages, rank
-from perfkit.additions.ranks.brief import BriefSteps
 from perfkit.additions.ranks.ddp import NEVER
 from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.ranks.reporter import RankReporter
@@ -27,7 +26,6 @@ from perfkit.additions.shared.lines import Sampler
 from perfkit.additions.shared.settings import Settings
 
 _wrap, _called, _look, _send = hooks.wrapped, Models._called, Sampler.look, RankReporter.send
-_timed = BriefSteps.timed
 
 
 @dataclass
@@ -60,7 +58,6 @@ def watch(settings: Settings, files: Outputs) -> None:
     """Watches this process, as a launch has it watched, while it is switched on."""
     hooks.wrapped = _wrapped
     Models._called = _called_if_on
-    BriefSteps.timed = _timed_if_on
     Sampler.look = _look_if_on
     RankReporter.send = _send_if_on
     Switched.recorder = rank.listen(settings, files)
@@ -102,20 +99,6 @@ def _wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callabl
         if Switched.how is Watching.OFF:
             return plain(*args, **kwargs)
         return _around(name, hooked if Switched.how is Watching.ON else timed, *args, **kwargs)
-
-    return call
-
-
-def _timed_if_on(brief: BriefSteps, part: str, plain: Any, full: Any, is_usual: Any) -> Any:
-    """What times a function in place of its hook, while the rank is watched."""
-    timed = functools.wraps(plain)(functools.partial(_inside, plain))
-    hooked = _timed(brief, part, timed, functools.wraps(plain)(functools.partial(_inside, full)), is_usual)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if Switched.how is Watching.OFF:
-            return plain(*args, **kwargs)
-        how = hooked if Switched.how is Watching.ON else timed
-        return _around(f"{part}, only timed", how, *args, **kwargs)
 
     return call
 

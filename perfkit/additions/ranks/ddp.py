@@ -1,9 +1,10 @@
 """Models in `DistributedDataParallel`: what is set on them, and what torch times of their exchange."""
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -121,7 +122,6 @@ class StepExchange:
     hidden: float = 0.0
     syncs: int = 0
     is_read: bool = True
-    own: float | None = None  # seconds of the backward passes without it, if they are known but not its own
 
 
 @dataclass
@@ -143,7 +143,8 @@ class DdpExchange:
         self._sampler = sampler
         self.models = dict[Any, SeenDdp]()  # only the thread that trains asks torch: others would wait there
         self._step = StepExchange()  # of the step under way
-        self.usual = StepExchange(is_read=False)  # as in the last step that was read
+        self._usual = StepExchange(is_read=False)  # as in the last step that was read
+        self._usual_backward_s = 0.0
         self.rates = list[Callable[[int], None]]()  # have torch time one pass in so many, of models on CPUs
 
     def make(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -163,11 +164,20 @@ class DdpExchange:
         start = clock()
         plain(*args, **kwargs)
         took = clock() - start
-        if is_capturing():  # nothing can be read
+        if self._is_due(took) and not is_capturing():  # during a capture nothing can be read
+            for model, seen in self.models.items():
+                self._read(model, seen, took)
+        else:
             self._step.is_read = False
-            return
-        for model, seen in self.models.items():
-            self._read(model, seen, took)
+
+    def _is_due(self, took: float) -> bool:
+        """Whether a pass is read: all first ones, then few, and those that take unusually long."""
+        usual = self._usual_backward_s = 0.9 * (self._usual_backward_s or took) + 0.1 * took
+        count = self._script.steps.count
+        if count <= LIMIT.all_read or took >= 2 * usual:
+            return True
+        every = min(LIMIT.rarest, math.ceil(LIMIT.reads_s / max(usual, 1e-9)))
+        return bool(count % every == 0)
 
     def _read(self, model: Any, seen: SeenDdp, took: float) -> None:
         model.logger.set_runtime_stats_and_log()  # torch itself does so in the next forward pass
@@ -189,22 +199,17 @@ class DdpExchange:
         self._step.hidden += hidden
         self._step.syncs += 1
 
-    def end_step(self, count: int, backward_s: float) -> StepExchange:
-        """That of each of so many steps that have ended; one that was not read is as the last that was.
-
-        `backward_s`: their seconds in backward passes.
-        """
+    def end_step(self, count: int) -> StepExchange:
+        """That of each of so many steps that have ended; one that was not read is as the last that was."""
         now = self._step
         self._step = StepExchange()
         for set_rate in self.rates:  # else torch would work in the next forward pass, for 50 µs
             set_rate(NEVER)
         if not now.is_read:
-            return self.usual
+            return self._usual
         ended = StepExchange(now.exposed / count, now.hidden / count, now.syncs // count)
         if ended.syncs:
-            own = backward_s / count - ended.exposed
-            own = own if self.usual.own is None else 0.8 * self.usual.own + 0.2 * own
-            self.usual = replace(ended, own=own if self.rates else None, is_read=False)
+            self._usual = StepExchange(ended.exposed, ended.hidden, ended.syncs, is_read=False)
         return ended
 
     def ddps(self) -> Iterator[Ddp]:

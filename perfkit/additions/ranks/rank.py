@@ -97,10 +97,9 @@ def listen(settings: Settings, files: Outputs) -> RankRecorder:
         threading.Thread(target=reporter.attend, name="perfkit", daemon=True).start()
 
     usual = [Loaders(script), Models(script), Updates(script)]
-    recorder.brief.listen()
-    joining = Joining(script, [recorder.evaluations, recorder.brief, recorder], joined)
+    joining = Joining(script, [recorder.evaluations, recorder], joined)
     setting = [recorder.setting] if settings.ranked else []
-    script.set_callbacks(script, *usual, recorder.evaluations, *setting, joining, recorder.brief, recorder)
+    script.set_callbacks(script, *usual, recorder.evaluations, *setting, joining, recorder)
     return recorder
 
 

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ import torch.distributed as dist
 from msgspec import structs
 from torch.nn.parallel import DistributedDataParallel
 
-from perfkit.additions.ranks.brief import ONLY_TIMED, BriefSteps
 from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfRank, State, StepOfRank
 from perfkit.additions.scripts import hooks, messages
@@ -26,7 +25,6 @@ from perfkit.additions.shared.lines import Sampler
 from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
 from perfkit.worker.checks import facts
 
-Brief = tuple[float, dict[str, float]]  # seconds of a step that was only timed, and of its parts
 _KNOW_RANKS = ("num_replicas", "num_processes", "world_size")  # attributes of samplers that divide their rows
 
 
@@ -37,14 +35,13 @@ class RankRecorder(Callback):
         self.script = script
         self.evaluations = Evaluations(script)
         self.setting = Setting(script, script.settings.ranked)
-        self.sampler = Sampler(lambda: self.brief.part or self.evaluations.part_now(), script.place)
+        self.sampler = Sampler(self.evaluations.part_now, script.place)
         self.exchange = DdpExchange(script, self.sampler)
         self.rank: int | None = None  # until the process has joined; steps before are not told
         self.world = 1
         self._began_s = 0.0  # CPU time of the process before the steps that are told
         self._seen = State(rank=0)  # as far as it is noted when it happens
-        self._steps = deque[tuple[int, ScriptStep | Brief, StepExchange]](maxlen=LIMIT.kept)  # the last ones
-        self.brief = BriefSteps(script, self._steps)
+        self._steps = list[tuple[int, ScriptStep, StepExchange]]()  # with their numbers
         self._called = dict[tuple[str, str], Exchange]()  # collectives in the step under way
         self._collectives = dict[tuple[str, str], Exchange]()  # and in steps that have ended
         self._epochs = defaultdict[int, list[list[int]]](list)  # by the data set
@@ -60,8 +57,7 @@ class RankRecorder(Callback):
 
     def _collective(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
         is_trainer = threading.get_ident() == self.script.steps.trainer
-        part = self.brief.part or self.script.part
-        is_of_hook = part == "backward" and kwargs.get("async_op")  # gradients are counted anyway
+        is_of_hook = self.script.part == "backward" and kwargs.get("async_op")  # gradients are counted anyway
         if self._seen.inside or not is_trainer or is_of_hook or torch.compiler.is_compiling():
             return plain(*args, **kwargs)
         where = next(self.sampler.lines(sys._getframe(1)), "")
@@ -78,8 +74,6 @@ class RankRecorder(Callback):
             call.count += 1
             call.seconds += took
             call.bytes += sent
-            if not self.brief.part:
-                self.brief.spent["exchange"] += took
 
     def on_epoch(self, loader: Any, indices: Any) -> None:
         epochs = self._epochs[id(loader.dataset)]
@@ -107,14 +101,12 @@ class RankRecorder(Callback):
         return any(hasattr(each, "device_mesh") for each in self.script.parameters())
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
-        backward_s = sum(step.spent["backward"] for step in steps)
-        exchange = self.exchange.end_step(len(steps), backward_s)
+        exchange = self.exchange.end_step(len(steps))
         for number, step in enumerate(steps, self.script.steps.count - len(steps) + 1):
             if number in LIMIT.weighed:
                 self._weigh(number)
-            is_unread = ONLY_TIMED in step.marks and not exchange.syncs  # its passes were only timed
-            if self.rank is not None:
-                self._steps.append((number, step, self.exchange.usual if is_unread else exchange))
+            if self.rank is not None and len(self._steps) < LIMIT.kept:
+                self._steps.append((number, step, exchange))
         for key, call in self._called.items():
             total = self._collectives.setdefault(key, Exchange(*key))
             total.count += call.count
@@ -125,29 +117,19 @@ class RankRecorder(Callback):
             self.sampler.times.clear()
             self._began_s = process_clock()
             self._collectives = {key: Exchange(*key) for key in self._collectives}
-        is_set = self.script.toggles or self.script.settings.ranked
-        if self.rank is not None and self.script.optimizers and not is_set:
-            self.brief.begin(self.exchange.usual)
 
-    def _step(self, number: int, step: ScriptStep | Brief, exchange: StepExchange) -> StepOfRank:
-        if not isinstance(step, ScriptStep):
-            seconds, spent = step
-            step = ScriptStep(seconds, updated=spent["optimizer"], marks={ONLY_TIMED})
-            step.spent.update(spent)
+    def _step(self, number: int, step: ScriptStep, exchange: StepExchange) -> StepOfRank:
         fed = step.forward_samples
         samples = fed if step.samples == self.world * fed else step.samples  # it may read for all ranks
-        inputs = (None, None) if ONLY_TIMED in step.marks else (samples, step.elements)
         backward = step.spent["backward"]
         exposed = exchange.exposed if exchange.is_read else min(exchange.exposed, backward)
-        if exchange.own is not None:  # whatever the passes take longer is waiting
-            exposed = max(0.0, backward - exchange.own)
         backward = max(0.0, backward - exposed)
         known = [step.waited, step.spent["forward"], backward, step.updated]
         exchanged = step.spent["exchange"] + exposed
         own = max(0.0, step.seconds - sum(known) - exchanged)
         timed = exchange.hidden, exchange.is_read, exchange.syncs
         parts = [*known, own, exchanged]
-        return StepOfRank(number, step.seconds, parts, *timed, inputs[0], inputs[1], sorted(step.marks))
+        return StepOfRank(number, step.seconds, parts, *timed, samples, step.elements, sorted(step.marks))
 
     def snapshot(self) -> State:
         """What was noted until now, for any thread."""

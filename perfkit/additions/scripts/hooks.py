@@ -54,12 +54,6 @@ def wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable
     return call
 
 
-def replace(place: str, make: Callable[..., Any]) -> None:
-    """Replaces a function by what is made of it."""
-    holder, _, name = place.rpartition(".")
-    setattr(resolve_name(holder), name, make(resolve_name(place)))
-
-
 def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
     """Replaces a function of a module or class by a `wrapped` one."""
     setattr(holder, name, wrapped(getattr(holder, name), function))
@@ -68,7 +62,8 @@ def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
 def wrap(place: str, function: Callable[..., Any]) -> None:
     """Wraps one of the functions in `WRAPPED`."""
     assert place in WRAPPED, f"{place} is not checked"
-    replace(place, lambda plain: wrapped(plain, function))
+    holder, _, name = place.rpartition(".")
+    around(resolve_name(holder), name, function)
 
 
 def listen(callback: Any, name: str) -> None:

@@ -220,9 +220,7 @@ class Loaders(Callback):
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # The indices are those of the batches that are under way.
         before = getattr(iterator, "_perfkit", None)
-        iterator._perfkit = SimpleNamespace(
-            loader=_as_seen(loader), indices=deque(), has_begun=False, trains=False
-        )
+        iterator._perfkit = SimpleNamespace(loader=_as_seen(loader), indices=deque(), has_begun=False)
         if before and before.has_begun:  # it goes on with the workers of the epoch before
             iterator._perfkit.loader.__dict__[_KEEPS_WORKERS] = True
         plain(iterator, loader, *args, **kwargs)
@@ -264,7 +262,6 @@ class Loaders(Callback):
         count = len(indices) if isinstance(indices, list | tuple) else 0  # that of an iterable one is a wish
         samples = count if count and indices[0] is not None else size(batch, count)
         self._ledger.fetch(epoch.loader, samples, is_first)
-        epoch.trains = not is_evaluating
         if is_first:
             script.tell(Callback.on_epoch, epoch.loader, indices)
         if not torch.is_grad_enabled():

@@ -71,7 +71,7 @@ class StepDetector:
         self._fed = dict[object, int]()  # samples by what changes the weights in a step, in its order
         self._first: ScriptStep | None = None
         self._is_over = False  # whether the step under way ends once something else begins
-        self._is_loaded = True  # whether each of the first steps has had a batch: else one serves several
+        self._is_loaded = True  # whether each step has had a batch: else one that is loaded serves several
 
     def begin(self) -> None:
         """Something begins that is part of a step; only here ends one that is made within a backward pass."""
@@ -106,7 +106,7 @@ class StepDetector:
             steps = [self._first, self.now.since(self._first)]
         fed = max(self._fed.values()) // len(steps)  # optimizers share a batch
         for step in steps:
-            self._is_loaded = self._is_loaded and (step.samples > 0 or self.count > MOST_LOOKS)
+            self._is_loaded = self._is_loaded and step.samples > 0
             if not self._is_loaded:
                 step.samples = fed or step.samples or self._usual
         self._is_over = False
@@ -124,7 +124,6 @@ class Callback:
     """Methods that are called as the script goes on, in its main thread; a callback has those it needs."""
 
     def on_epoch(self, loader: Any, indices: Any) -> None: ...  # the first batch of one has been loaded
-    def on_model(self, model: Any) -> None: ...  # one that trains has been called, the first time
     def on_evaluation(self) -> None: ...  # a model that does not train is called, or a batch has no gradients
     def on_mode(self, trains: bool) -> None: ...  # that of a model that trains is set, by `train` or `eval`
     def on_training(self) -> None: ...  # a pass of the training begins, which something else came before

@@ -75,9 +75,7 @@ class Models(Callback):
         if script.toggles.get("compile"):
             call = torch.compile(call)
         own = functools.partial(self._called, model, call)
-        own.__wrapped__ = call  # type: ignore[attr-defined]
         model.__dict__[hooks.CALL] = own  # a compiled model would hand an attribute on to what it wraps
-        script.tell(Callback.on_model, model)
         return own
 
     def _compile_in_place(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:

@@ -7,6 +7,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from perfkit.additions.ranks.ddp import NEVER, DdpExchange, SeenDdp, Setting, StepExchange, buckets_of
+from perfkit.additions.ranks.messages import LIMIT
 
 
 class Model:
@@ -134,24 +135,23 @@ def test_torch_times_passes_on_a_cpu_and_nothing_before_the_next_forward_pass(de
     exchange = DdpExchange(SimpleNamespace(steps=SimpleNamespace(count=0)), sampler)
     exchange.make(lambda model: None, model)
     exchange.backward(lambda: None)
-    exchange.end_step(1, 0.02)
+    exchange.end_step(1)
     assert model.rates == rates
 
 
 def test_a_step_that_was_not_read_has_the_exchange_of_the_last_one_that_was():
     exchange = exchange_of(Timed("cuda", [2, 2]))
-    exchange.rates.clear()
     exchange.backward(lambda: None)
-    read = exchange.end_step(1, 0.02)
+    read = exchange.end_step(1)
     exchange.backward(lambda: None)  # torch has not timed this one
-    assert exchange.end_step(1, 0.02) == StepExchange(read.exposed, read.hidden, read.syncs, is_read=False)
+    assert exchange.end_step(1) == StepExchange(read.exposed, read.hidden, read.syncs, is_read=False)
 
 
 def test_steps_that_end_together_share_their_exchange():
     exchange = exchange_of(Timed("cuda", [2, 3]))
     for _ in range(2):
         exchange.backward(lambda: None)
-    assert exchange.end_step(2, 0.04) == StepExchange(pytest.approx(0.007), pytest.approx(0.002), 1)
+    assert exchange.end_step(2) == StepExchange(pytest.approx(0.007), pytest.approx(0.002), 1)
 
 
 @pytest.mark.parametrize(
@@ -172,18 +172,14 @@ def test_a_search_is_needless_only_where_torch_has_found_no_unused_parameter(tol
     assert ddp.needs_no_search == is_needless
 
 
-def test_what_passes_take_without_their_exchange_is_known_from_several_that_were_read():
-    """In a step that is only timed, whatever its passes take longer is waiting; on a device it is not known."""
-    exchange = exchange_of(Timed("cpu", [2, 3]))
-    for took in (0.02, 0.03):
+def test_torch_is_asked_after_all_first_passes_and_then_after_few():
+    asked = []
+    exchange = exchange_of(Timed("cpu", range(2, 1000)))
+    exchange._read = lambda model, seen, took: asked.append(exchange._script.steps.count)
+    for exchange._script.steps.count in range(100):
+        exchange._usual_backward_s = 0.0  # whatever this machine takes for nothing
         exchange.backward(lambda: None)
-        exchange.end_step(1, took)
-    assert exchange.usual.own == pytest.approx(0.8 * 0.02 + 0.2 * 0.03, abs=1e-3)
-    on_gpu = exchange_of(Timed("cuda", [2]))
-    on_gpu.rates.clear()
-    on_gpu.backward(lambda: None)
-    on_gpu.end_step(1, 0.02)
-    assert on_gpu.usual.own is None
+    assert asked == [*range(LIMIT.all_read + 1), *range(48, 100, LIMIT.rarest)]
 
 
 def test_parameters_that_came_after_the_model_was_wrapped_are_told():

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from perfkit.additions.ranks import recorder as recorders
-from perfkit.additions.ranks.brief import BriefSteps
 from perfkit.additions.ranks.ddp import StepExchange
 from perfkit.additions.ranks.messages import LIMIT, PARTS, State
 from perfkit.additions.ranks.recorder import RankRecorder, _modes, _row_sums
@@ -27,10 +26,7 @@ def recorder(parameters=()):
     )
     noted._seen = SimpleNamespace(rows={}, weights={})
     noted.script.modules, noted.script.model = list, []
-    noted.script.toggles, noted.script.optimizers = {}, []
-    noted.script.settings = SimpleNamespace(ranked={})
     noted.world, noted._steps, noted._called = 1, [], {}
-    noted.brief = BriefSteps(noted.script, noted._steps)
     return noted
 
 
@@ -46,19 +42,6 @@ def test_an_exchange_that_was_not_read_takes_no_longer_than_the_backward_pass_it
     assert parts["own code"] == pytest.approx(0.5)
     on_gpu = recorder()._step(9, step, read)
     assert on_gpu.parts[-1] == pytest.approx(0.7), "the device may take longer than its launch"
-
-
-def test_what_a_backward_pass_that_was_only_timed_takes_longer_than_usual_is_waiting():
-    usual = StepExchange(0.5, 0.1, 1, is_read=False, own=0.2)
-    for backward, waiting in ((0.9, 0.7), (0.15, 0.0)):
-        spent = {"waiting": 0.1, "forward": 0.2, "backward": backward, "optimizer": 0.05, "exchange": 0.02}
-        seen = recorder()._step(9, (2.0, spent), usual)
-        parts = dict(zip(PARTS, seen.parts, strict=True))
-        assert parts["exchange"] == pytest.approx(0.02 + waiting)
-        assert parts["backward"] == pytest.approx(backward - waiting)
-        assert (parts["waiting"], parts["forward"], parts["optimizer"]) == (0.1, 0.2, 0.05)
-        assert sum(seen.parts) == pytest.approx(2.0), "the rest is the script's own code"
-        assert (seen.samples, seen.elements, seen.is_read) == (None, None, False)
 
 
 def test_rows_are_compared_over_all_inputs_and_the_whole_of_each():
@@ -154,7 +137,7 @@ def collecting():
 def test_what_was_before_the_steps_that_are_told_is_forgotten():
     """One rank prepares the data, and the others wait for it: that explains nothing of a step."""
     noted = collecting()
-    noted.exchange = SimpleNamespace(end_step=lambda count, backward_s: StepExchange())
+    noted.exchange = SimpleNamespace(end_step=lambda count: StepExchange())
     noted.rank, noted._began_s = 0, 0.0
 
     def step():
@@ -176,7 +159,7 @@ def test_what_was_before_the_steps_that_are_told_is_forgotten():
 def test_there_are_as_many_calls_as_steps_though_each_comes_after_its_step():
     """As the mean of a loss over all ranks does: that of the last step is in one that has not ended."""
     noted = collecting()
-    noted.exchange, noted.rank = SimpleNamespace(end_step=lambda count, backward_s: StepExchange()), 0
+    noted.exchange, noted.rank = SimpleNamespace(end_step=lambda count: StepExchange()), 0
     for _ in range(LIMIT.skipped + 4):
         noted.script.steps.count += 1
         noted.on_steps([ScriptStep(seconds=1.0)])
@@ -229,7 +212,7 @@ def test_a_rank_trains_on_the_rows_that_its_model_is_given_where_it_reads_those_
 def test_steps_are_noted_as_they_are_and_told_once_they_are_asked_for():
     """Whatever can be done later is not done in a step."""
     noted = collecting()
-    noted.exchange = SimpleNamespace(end_step=lambda count, backward_s: StepExchange(exposed=0.25))
+    noted.exchange = SimpleNamespace(end_step=lambda count: StepExchange(exposed=0.25))
     noted.rank = 1
     step = ScriptStep(seconds=1.0, samples=8, elements=16)
     step.spent |= {"backward": 0.5}
