@@ -27,7 +27,10 @@ def findings(seen: Symptoms) -> list[Finding]:
     # Objects that are made in a cause are collected there.
     found = [each for each in found if each.cause != "automatic_collection" or places[each.where] == 1]
     of_workers = seen.evidence.loading.lines if seen.evidence.loading else []
-    in_full = {line.where: line.with_function for line in [*of_workers, *seen.evidence.lines]}
+    in_full = dict[str, str]()
+    for line in [*seen.evidence.lines, *of_workers]:  # the largest first
+        if line.with_function != line.where:
+            in_full.setdefault(line.where, line.with_function)
     return ordered([structs.replace(each, where=in_full.get(each.where, each.where)) for each in found])
 
 

@@ -11,7 +11,7 @@ import sys
 import timeit
 import traceback
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Container, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Generator, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
@@ -37,6 +37,7 @@ from perfkit.worker.procedure import Procedure
 _LOOKS = "looks"  # what is done here, which the script does not do
 LIMIT = limits("evidence")
 _PARAMETRIZE = ParametrizationList.forward.__code__  # computes a weight
+_BACKWARD = inspect.unwrap(torch.autograd.backward).__code__
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
 
 
@@ -53,7 +54,6 @@ class Inquiry(Callback):
         self.rows: Rows | None = None
         self.trained = set[int]()  # weights that were not frozen when an optimizer came to them, by `id`
         self.padding: list[tuple[float, float, int]] = []
-        self.ignored: list[tuple[float, int]] = []  # of the rows of a loss; its classes
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
@@ -107,9 +107,6 @@ class Inquiry(Callback):
     def _look_at_graph(self, roots: Any, is_kept: bool) -> None:
         nodes = set(graph(roots, LIMIT.most_nodes))
         self.nodes[self._script.steps.count] = len(nodes)
-        for loss in [node for node in nodes if node.name() == "NllLossBackward0"]:
-            with contextlib.suppress(RuntimeError):  # an earlier pass may have freed what it saved
-                self.ignored.append(_ignored(loss))
         operators = {node for node in nodes if node.next_functions}  # weights have none
         self.visits += len(operators)
         self.visits_again += len(operators & self._visited)
@@ -126,7 +123,8 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     script: Script = questions.subject
     inquiry: Inquiry = questions.inquiry
     sampler = Sampler(questions.run_account.part_now, script.place)
-    calls, repeated = yield from _calls(sampler.users)
+    weights = {part for part in script.modules() if isinstance(part, ParametrizationList)}
+    calls, parametrized = yield from _calls(sampler.users, weights)
     collecting = defaultdict[str, float](float)
     until = clock() + seconds
     took = list[float]()
@@ -158,7 +156,6 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     grown = list(_grown(script, sizes))
-    weights = sum(isinstance(part, ParametrizationList) for part in script.modules())
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -175,8 +172,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         again=inquiry.visits_again / max(1, inquiry.visits),
         rows=inquiry.rows,
         padding=statistics.median_low(inquiry.padding or [(0.0, 0.0, 0)]),
-        ignored=statistics.median_low(inquiry.ignored or [(0.0, 0)]),
-        parametrized=(calls["", _PARAMETRIZE.co_qualname] / max(1, weights), repeated),
+        parametrized=parametrized,
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
         threads=own_threads,
@@ -190,29 +186,55 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     )
 
 
-Calls = Counter[tuple[str, str]]  # by file and name; no file is a library
+Calls = Counter[tuple[str, str]]  # by file and name
+Computed = tuple[
+    int, float
+]  # times that one forward pass computes a weight; the part of the step that all take
 
 
-def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, tuple[Calls, float]]:
-    """How often functions are called in a plain step, and the part of it that parametrizations take.
+class _Parametrized:
+    """Counts how often these weights are computed before each backward pass, and adds up the time."""
 
-    None are if it is not a plain step, or the script profiles.
+    def __init__(self, weights: Collection[Any]) -> None:
+        self.most = 0
+        self.seconds = 0.0
+        self._weights = weights
+        self._times = Counter[Any]()
+        self._began = 0.0
+
+    def note(self, frame: FrameType, event: str) -> None:
+        if frame.f_code is _BACKWARD:
+            if event == "call":
+                self.most = max([self.most, *self._times.values()])
+            self._times.clear()  # within a backward pass, some are computed again
+        elif event == "return" and self._began:
+            self.seconds += clock() - self._began
+            self._began = 0.0
+        elif event == "call" and frame.f_locals["self"] in self._weights:
+            self._times[frame.f_locals["self"]] += 1
+            self._began = clock()
+
+
+def _calls(
+    users: Callable[[str], str], weights: Collection[Any] = ()
+) -> Generator[None, ScriptStep, tuple[Calls, Computed]]:
+    """How often functions are called in a plain step, and how often it computes these weights.
+
+    Nothing is known if it is not a plain step, or the script profiles.
     """
     calls = Calls()
     begun = Counter[CodeType]()
-    began = spent = 0.0
+    parametrized = _Parametrized(weights)
+    watched = {_BACKWARD, _PARAMETRIZE} if weights else set()
 
     def note(frame: FrameType, event: str, about: Any) -> None:
-        nonlocal began, spent
         if event == "call":
             begun[frame.f_code] += 1
-        if frame.f_code is _PARAMETRIZE and event == "call":
-            began = clock()
-        elif frame.f_code is _PARAMETRIZE and event == "return":
-            spent += clock() - began
+        if frame.f_code in watched and event in ("call", "return"):
+            parametrized.note(frame, event)
 
     if _is_profiled():
-        return calls, 0.0
+        return calls, (0, 0.0)
     sys.setprofile(note)  # of this thread alone; cProfile would be of all, from Python 3.12 on
     try:
         step = yield
@@ -221,11 +243,11 @@ def _calls(users: Callable[[str], str]) -> Generator[None, ScriptStep, tuple[Cal
         if begun_last is note:  # else the script has begun its own meanwhile
             sys.setprofile(None)
     if step.marks:
-        return calls, 0.0
+        return calls, (0, 0.0)
     for code, count in begun.items():
         if not code.co_flags & inspect.CO_GENERATOR:
             calls[users(code.co_filename), code.co_qualname] += count
-    return calls, spent / max(step.seconds, 1e-9)
+    return calls, (parametrized.most, parametrized.seconds / max(step.seconds, 1e-9))
 
 
 def _add(times: Times, of_step: Times, evaluates: bool, own: str = OWN) -> None:
@@ -389,18 +411,18 @@ def dense_rows(script: Script) -> Rows | None:
     kinds = nn.Embedding | nn.EmbeddingBag
     dense = {id(each.weight) for each in script.modules() if isinstance(each, kinds) and not each.sparse}
     named = [(name, weight) for model in script.model for name, weight in model.named_parameters()]
-    tables = [(name, each.grad) for name, each in named if id(each) in dense and each.grad is not None]
+    tables = [(name, each.grad) for name, each in named if id(each) in dense and _has_rows(each.grad)]
     if not tables:
         return None
-    touched = sum(int(torch.count_nonzero(gradient.ne(0).any(1))) for _, gradient in tables)
+    parts = [part for _, gradient in tables for part in gradient.split(LIMIT.rows_at_once)]
+    touched = sum(int(torch.count_nonzero(part.ne(0).any(1))) for part in parts)
     of_weights = sum(gradient.numel() for _, gradient in tables) / sum(weight.numel() for _, weight in named)
     return Rows(sum(len(each) for _, each in tables), touched, of_weights, [name for name, _ in tables])
 
 
-def _ignored(loss: Any) -> tuple[float, int]:
-    """The part of its rows that a loss ignores, by its node in the graph, and the number of its classes."""
-    index = (loss._saved_ignore_index + 2**63) % 2**64 - 2**63  # it is told without its sign
-    return float(loss._saved_target.eq(index).float().mean()), loss._saved_self.shape[-1]
+def _has_rows(gradient: Any) -> bool:
+    """Not one that is sparse, or that is a flat part of several weights."""
+    return gradient is not None and gradient.layout == torch.strided and gradient.dim() == 2
 
 
 def _paddings(given: Any) -> Iterator[tuple[float, float, int]]:

@@ -198,8 +198,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     denormal: float = 0.0
     rows: Rows | None = None
     padding: tuple[float, float, int] = (0.0, 0.0, 0)  # of the input; beyond its longest row; their length
-    ignored: tuple[float, int] = (0.0, 0)  # the part of the targets of a loss; its classes
-    parametrized: tuple[float, float] = (0.0, 0.0)  # times that a step computes such a weight; its share
+    parametrized: tuple[int, float] = (0, 0.0)  # times that a pass computes such a weight; its part of a step
     shapes: int = 0
     graphs: int = 0
     threads: int = 0
@@ -280,7 +279,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         """The innermost line of a call, and the line of the training's loop that leads to it."""
         frames, of_step = self._frames(role), self._frames("backward")
         own = [frame for frame in frames if frame not in of_step]
-        callers = own[1:][-1:] if of_step else frames[1:2]
+        callers = own[1:][-1:] if of_step and own else frames[1:2]
         return ", called in ".join(os.path.basename(frame.place) for frame in [*frames[:1], *callers])
 
     def _frames(self, role: str) -> list[Frame]:

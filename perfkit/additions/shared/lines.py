@@ -395,7 +395,9 @@ def _within(times: Times, depth: int, total: float) -> str:
     of_function = defaultdict[tuple[str, str], float](float)
     of_line = defaultdict[tuple[str, str, int], float](float)
     for (_, stack), seconds in times.items():
-        for spot in stack[depth + 1 : depth + 2]:
+        own = stack[depth][:2] if len(stack) > depth else ()
+        deeper = [spot for spot in stack[depth + 1 :] if spot[:2] != own]  # its own generators are no others
+        for spot in deeper[:1]:
             of_function[spot.file, spot.function] += seconds
             of_line[spot.file, spot.function, spot.line] += seconds
     if not of_function or max(of_function.values()) < _MOST * total:

@@ -86,7 +86,10 @@ def _in_steps(seen: Symptoms) -> Found:
     if share >= LEAST / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
         yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, seen=seen, text=text_at(place))
-    yield from _for_nothing(seen)
+    times, part = evidence.parametrized
+    if times >= LIMIT.again and part >= LEAST / 2:
+        where = next((line.where for line, _ in seen.lines("forward")), "")
+        yield _CAUSES.found("parametrized_again", where, part * seen.run.running(STEPS), times=times)
     where = seen.site("evaluation")
     share = sum(part for line, part in seen.lines(OWN) if _calls_model(seen, line, where))
     if share >= LEAST and where:
@@ -97,26 +100,6 @@ def _in_steps(seen: Symptoms) -> Found:
     if operators >= LIMIT.many_operators and each <= LIMIT.call_s and share >= 2 * LEAST:
         where = next((line.where for line, _ in seen.lines("forward")), "")
         yield _CAUSES.found("small_operators", where, seen=seen, part=share, operators=operators, each=each)
-
-
-def _for_nothing(seen: Symptoms) -> Found:
-    """A forward pass computes what has been computed, or what its loss ignores; by how much is not known."""
-    of_forward = list(seen.lines("forward"))
-    times, part = seen.evidence.parametrized
-    if times >= LIMIT.again and part >= LEAST / 2 and of_forward:
-        where, share = of_forward[0][0].where, part * seen.run.running(STEPS)
-        yield _CAUSES.found("parametrized_again", where, share, times=round(times))
-    ignored, classes = seen.evidence.ignored
-    losses = [(line, share) for line, share in (*of_forward, *seen.lines(OWN)) if _is_loss(line)]
-    if ignored >= LIMIT.mostly and classes >= LIMIT.many_classes and losses and losses[0][1] >= LEAST / 2:
-        line, share = losses[0]
-        yield _CAUSES.found(
-            "ignored_rows", line.where, share, text=line.text, ignored=ignored, classes=classes
-        )
-
-
-def _is_loss(line: Line) -> bool:
-    return "cross_entropy" in line.text or any(name.endswith("Loss.forward") for name in line.calls)
 
 
 def _calls_model(seen: Symptoms, line: Line, evaluation: str) -> bool:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from perfkit.additions.ranks import causes
+from perfkit.additions.ranks import causes, report
 from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, Spent, lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share
@@ -416,6 +416,15 @@ def test_gradients_of_embeddings_that_are_mostly_noughts_are_named(rows, is_name
         assert (
             "(user.weight), of whose 200,000 rows a step touches 700" in told.evidence and told.gain is None
         )
+
+
+@pytest.mark.parametrize(
+    ("syncs", "is_read", "is_listed"), [(1, True, True), (0, True, False), (0, False, True)]
+)
+def test_gradients_that_were_seen_not_to_be_sent_are_not_listed(syncs, is_read, is_listed):
+    """As where the forward pass goes past DistributedDataParallel, to its `.module`."""
+    states = [msgspec.structs.replace(s, ddps=[DDP]) for s in ranks(0.9, 0.9, syncs=syncs, is_read=is_read)]
+    assert bool(report.exchanges_table(states).rows) == is_listed
 
 
 def test_what_only_gpus_have_is_read_from_their_ranks():

@@ -364,7 +364,7 @@ def test_a_call_within_functions_is_said_with_the_line_of_the_loop_that_leads_to
     asked = msgspec.structs.replace(asked, script=msgspec.structs.replace(asked.script, sites=sites))
     assert asked.site("evaluation") == "train.py:16, called in train.py:57"
     assert asked.site("checkpoint") == "train.py:60"
-    assert asked.site("backward") == "train.py:49"
+    assert asked.site("backward") == "train.py:49, called in train.py:90", "as before"
     assert asked.site("step") == asked.site("loader") == ""
 
 
@@ -490,6 +490,16 @@ def test_rows_of_all_dense_embeddings_count_together():
     rows = evidence.dense_rows(SimpleNamespace(modules=lambda: [*model], model=[model]))
     assert (rows.count, rows.touched, rows.of_weights) == (200, 2, 1.0)
     assert rows.names == ["0.weight", "1.weight"]
+
+
+@pytest.mark.parametrize("gradient", [torch.zeros(400), torch.zeros(100, 4).to_sparse(), None])
+def test_gradients_without_rows_of_their_own_are_left_alone(gradient):
+    """As flat parts of several weights (FSDP) are, and sparse ones: such ranks ended with an error."""
+    table = torch.nn.Embedding(100, 4)
+    weight = SimpleNamespace(grad=gradient)
+    model = SimpleNamespace(named_parameters=lambda: [("weight", weight)])
+    modules = [SimpleNamespace(weight=weight, sparse=False, __class__=type(table))]
+    assert evidence.dense_rows(SimpleNamespace(modules=lambda: modules, model=[model])) is None
 
 
 def test_what_the_rows_of_an_embedding_cost_is_the_optimizer_s_part_for_those_that_are_not_touched():
@@ -875,40 +885,34 @@ def counted(in_the_step, marks=()):
     }
 
 
-def test_a_weight_that_a_step_computes_several_times_from_its_parametrization_is_named_by_its_line():
-    """As in each step of time: the line alone does not say that it has a weight to compute."""
-    model = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(4, 4))
-    counting = evidence._calls(lambda file: file * (file == __file__))
+def computed(weights, in_the_step):
+    """The times that a pass has computed one of these weights, and the part of the step."""
+    counting = evidence._calls(lambda file: file, weights)
     next(counting)
-    for _ in range(5):
-        model(torch.ones(1, 4))
+    in_the_step()
     with pytest.raises(StopIteration) as ended:
         counting.send(SimpleNamespace(marks=(), seconds=1.0))
-    calls, part = ended.value.value
-    assert calls["", "ParametrizationList.forward"] == 5 and 0.0 < part < 1.0
+    return ended.value.value[1]
+
+
+def test_a_weight_that_a_pass_computes_several_times_from_its_parametrization_is_named_by_its_line():
+    """As in each step of time: the line alone does not say that it has a weight to compute."""
+    model = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(4, 4))
+    weights, x = {model.parametrizations.weight}, torch.ones(1, 4)
+    times, part = computed(weights, lambda: sum(model(x) for _ in range(5)).sum().backward())
+    assert times == 5 and 0.0 < part < 1.0
+    micro_batches = lambda: [model(x).sum().backward() for _ in range(5)]
+    assert computed(weights, micro_batches)[0] == 1, "each pass has its own"
+    again = lambda: torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert computed(weights, again)[0] == 1, "a backward pass computes it again on purpose"
+    other = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(4, 4))
+    assert computed({other.parametrizations.weight}, lambda: [model(x) for _ in range(5)])[0] == 0
     line = Line("forward", "/home/me/cell.py", 14, 8.0, ["Linear.forward"], "self.rec(h)")
     parts = {"forward": 8.0, "backward": 8.0}
-    (found,) = findings(seen(parts=parts, lines=[line], parametrized=(5.0, 0.4)))
+    (found,) = findings(seen(parts=parts, lines=[line], parametrized=(5, 0.4)))
     assert (found.cause, found.where, found.gain) == ("parametrized_again", "cell.py:14", None)
-    assert "each step computes a weight 5 times" in found.evidence
-    assert findings(seen(parts=parts, lines=[line], parametrized=(1.0, 0.4))) == []
-
-
-@pytest.mark.parametrize(("labels", "ignored"), [([-100, -100, 3, -100], 0.75), ([1, 2, 3, 0], 0.0)])
-@pytest.mark.parametrize("classes", [12_000, 10])
-def test_rows_that_a_loss_ignores_are_named_by_its_line(labels, ignored, classes):
-    loss = torch.nn.functional.cross_entropy(
-        torch.zeros(4, classes, requires_grad=True), torch.tensor(labels)
-    )
-    assert evidence._ignored(loss.grad_fn) == (ignored, classes)
-    line = Line(
-        "forward", "/home/me/net.py", 24, 1.0, ["cross_entropy"], "return cross_entropy(logits, labels)"
-    )
-    found = findings(seen(parts={"forward": 4.0, "backward": 4.0}, lines=[line], ignored=(ignored, classes)))
-    is_named = ignored and classes == 12_000
-    assert [(each.cause, each.where, each.gain) for each in found] == [
-        ("ignored_rows", "net.py:24", None)
-    ] * bool(is_named)
+    assert "one forward pass computes a weight 5 times" in found.evidence
+    assert findings(seen(parts=parts, lines=[line], parametrized=(1, 0.4))) == []
 
 
 def smooth():
@@ -934,6 +938,6 @@ def test_a_profile_of_the_script_s_own_is_left_alone():
         assert sys.getprofile() is own, "begun in the step"
         with pytest.raises(StopIteration) as ended:
             next(evidence._calls(lambda file: file))
-        assert ended.value.value == ({}, 0.0) and sys.getprofile() is own, "begun before"
+        assert ended.value.value == ({}, (0, 0.0)) and sys.getprofile() is own, "begun before"
     finally:
         sys.setprofile(None)
