@@ -396,7 +396,7 @@ def _within(times: Times, depth: int, total: float) -> str:
     of_line = defaultdict[tuple[str, str, int], float](float)
     for (_, stack), seconds in times.items():
         own = stack[depth][:2] if len(stack) > depth else ()
-        deeper = [spot for spot in stack[depth + 1 :] if spot[:2] != own]  # its own generators are no others
+        deeper = [spot for spot in stack[depth + 1 :] if spot[:2] != own]  # not its own generators
         for spot in deeper[:1]:
             of_function[spot.file, spot.function] += seconds
             of_line[spot.file, spot.function, spot.line] += seconds
