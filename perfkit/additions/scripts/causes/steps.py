@@ -39,6 +39,8 @@ def _modes(seen: Symptoms) -> Found:
     workers = evidence.data.workers if evidence.data else 0
     if (where := seen.site("threads")) and evidence.threads == 1 and workers + 1 < seen.cores:
         yield _CAUSES.found("one_thread", where, seen=seen)
+    if where and evidence.threads > seen.cores:
+        yield _CAUSES.found("more_threads_than_cores", where, seen=seen)
     if seen.evidence.denormal > 0.01:
         yield _CAUSES.found("denormal_numbers", seen=seen)
 

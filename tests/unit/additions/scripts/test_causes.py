@@ -264,9 +264,17 @@ def test_a_line_is_called_after_what_takes_most_of_its_time(calls, cause):
 
 @pytest.mark.parametrize(
     ("threads", "cores", "workers", "named"),
-    [(1, 2, 0, ["one_thread"]), (2, 2, 0, []), (1, 1, 0, []), (1, 2, 1, [])],
+    [
+        (1, 2, 0, ["one_thread"]),
+        (2, 2, 0, []),
+        (1, 1, 0, []),
+        (1, 2, 1, []),
+        (16, 2, 0, ["more_threads_than_cores"]),
+    ],
 )
-def test_one_thread_is_a_cause_where_the_script_sets_it_and_leaves_cores_idle(threads, cores, workers, named):
+def test_threads_that_the_script_sets_are_a_cause_where_cores_idle_or_have_several_each(
+    threads, cores, workers, named
+):
     looked = Evidence(steps=10, threads=threads, data=DataFacts(kind="Rows", workers=workers))
     site = Site("threads", [Frame("/home/me/train.py", 8, 8, 0, 24)])
     for sites, expected in (([site], named), ([], [])):  # a variable of the environment is the user's wish
