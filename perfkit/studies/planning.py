@@ -51,6 +51,8 @@ def plan(
     """
     recipe = Recipe().replace(**(settings or {}))
     names = None if stages is None else names_of(stages)
+    if names == ():
+        raise InvalidValue("no stage was given", "Name one or more, or leave stages out for the whole ladder")
     for name in names or ():
         optimization(name)
     request = Request(workload, preset, names, device, dict(options or {}), host)

@@ -149,13 +149,15 @@ def _by_hand(title: str, given: Given) -> DrawnSide:
     """A side from rows of bars that a cell has recorded, for one step or for `steps`."""
     rows = {name: [_bar(bar) for bar in row] for name, row in given.items() if name != "steps"}
     bars = [bar for row in rows.values() for bar in row]
+    if not bars:
+        raise InvalidValue(f"the rows of '{title}' have no bars", "Write (start_ms, end_ms, kind, batch)")
     if all(bar.batch is None for bar in bars):  # then each shows its duration
         rows = {name: [_timed(bar) for bar in row] for name, row in rows.items()}
     told: Any = given.get("steps", 1)
     if isinstance(told, bool) or not isinstance(told, numbers.Integral) or told < 1:
         raise InvalidValue(f"'steps' is {told!r}", "Give the number of steps in the rows, at least 1")
     steps = int(told)  # it may be a number of NumPy
-    end_ms = max((bar.end_ms for bar in bars), default=0.0)
+    end_ms = max(bar.end_ms for bar in bars)
     return DrawnSide(title=title, step_ms=end_ms / steps, steps=steps, rows=rows)
 
 

@@ -51,6 +51,10 @@ def my_train(
     """
     if keep and whole:
         raise InvalidValue("whole=True keeps nothing, so keep=True would do nothing", "Leave out one")
+    compares = {"allow": allow, "keep": keep, "whole": whole, "budget_s": budget_s}
+    if restore is not None and (given := [name for name, value in compares.items() if value]):
+        what = f"restore starts a climb and compares nothing, so {' and '.join(given)} would do nothing"
+        raise InvalidValue(what, f'Call my_train(restore="{restore}") first, then my_train with the others')
     outside = steps.outside(restore or "00", switches)
     notes = [f"`{name}` isn't set: it is for CPUs." for name in switches if name not in outside]
     versions = steps.load()

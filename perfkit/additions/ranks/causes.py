@@ -129,11 +129,12 @@ def _late(seen: RankSymptoms) -> Found:
     elif exchange and exchange.name in LIMIT.hands_out and found.part in ("waiting", "own code"):
         are_few = 0 < exchange.bytes < late.told * found.spent[0].elements  # no rows, such as a flag
         cause = "late_rank" if are_few else "reads_for_all"
-    divided = found.share * len(others) / len(seen.states)  # what equal ranks would save
+    must_stay = found.has_more_to_compute or cause == "reads_for_all"  # it can only be divided
+    saved = found.share_of_equal if must_stay else found.share
     modes = [mode for mode in late.modes if not any(mode in state.modes for state in others)]
     in_hook = found.part == "backward" and bool(where) and where not in map(basename, late.backward)
     about = {"late": found, "why": why, "waits": waits, "loader": late.loader, "exchange": exchange}
-    yield _CAUSES.found(cause, where, divided, modes=modes, in_hook=in_hook, **about)
+    yield _CAUSES.found(cause, where, saved, modes=modes, in_hook=in_hook, **about)
 
 
 def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:

@@ -49,6 +49,11 @@ class Lateness(msgspec.Struct, frozen=True, kw_only=True):
     longest: float = 0.0  # the share of the steps in which the latest rank has the longest inputs
 
     @property
+    def share_of_equal(self) -> float:
+        """The share of the time that ranks would save if each did as much of what makes one late."""
+        return self.share * (len(self.spent) - 1) / len(self.spent)
+
+    @property
     def exposed_share(self) -> float:
         """The share of a step in which all ranks only communicate."""
         return fmean(spent.exposed for spent in self.spent) / max(self.step_s, 1e-9)

@@ -9,6 +9,7 @@ from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import GROUPS, LADDER, OPTIMIZATIONS, PRESETS, TOGETHER, exactness, sizing
 from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target
+from perfkit.studies import planning
 
 SIZES = {
     "workers": 3, "batch_size": 8, "large_batch": 16, "amp": "bf16", "threads": 2,
@@ -62,6 +63,11 @@ def test_a_stage_that_is_two_at_once_sets_what_they_set_and_they_share_a_group(n
 )
 def test_stages_keep_their_order_and_share_rounds_with_their_neighbours_of_the_same_group(stages, expected):
     assert catalogue.groups(stages) == expected
+
+
+def test_a_ladder_without_a_stage_is_refused():
+    with pytest.raises(InvalidValue, match="no stage was given"):
+        planning.plan(stages=[])
 
 
 def test_a_card_names_its_switch_and_shows_the_official_documentation():

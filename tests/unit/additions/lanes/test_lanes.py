@@ -512,6 +512,7 @@ def test_a_picture_from_a_profile_leaves_no_trace_behind(data_dir):
         ([(0, math.nan, "load")], "is not a bar"),
         ([(0, 10**400, "load")], "is not a bar"),
         ([(0, 5, "load", *range(9))], "is not a bar"),
+        ([], "the rows of 'mine' have no bars"),
     ],
 )
 def test_a_bar_that_cannot_be_drawn_is_refused(rows, words):

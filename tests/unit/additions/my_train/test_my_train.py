@@ -227,6 +227,15 @@ def test_who_joins_late_gets_the_file_of_a_chapter_and_loses_nothing(compared):
         my_train(restore="99")
 
 
+@pytest.mark.parametrize("more", [{"allow": ["samples"]}, {"keep": True}, {"whole": True}, {"budget_s": 9}])
+def test_what_a_restored_climb_would_ignore_is_refused_before_the_file_is_written(more, compared):
+    my_train()
+    text = compared.file.read_text()
+    with pytest.raises(InvalidValue, match=f"compares nothing, so {next(iter(more))} would do nothing"):
+        my_train(restore="02", **more)
+    assert compared.file.read_text() == text
+
+
 def test_a_whole_climb_is_as_fast_as_the_file_that_it_began_with(compared):
     ratio = f"my_train.py: {session()[1].speedup('previous').ratio:.2f}× as fast as"
     my_train(restore="02")

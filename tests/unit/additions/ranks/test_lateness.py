@@ -564,6 +564,20 @@ def test_a_rank_that_computes_longer_with_inputs_as_large_has_something_else_on(
     assert found(longer)["late_rank"].change == "give each rank the same amount of work"
 
 
+def test_the_expected_gain_of_a_late_rank_is_of_its_work_left_out_or_of_equal_ranks_if_it_must_be_done():
+    assert found(ranks(0.2, 0.9))["late_rank"].expected("about") == "at most 3.33×"
+    longer = [ranks(0.2, 0.9)[0], ranks(0.2, 0.9, elements=400)[1]]
+    assert found(longer)["late_rank"].expected("about") == "at most 1.54×"
+
+
+def test_what_one_rank_alone_does_in_loading_is_not_to_be_shared_but_found():
+    loads = [0.7, 0.1, 0.1, 0.0, 0.0, 0.1]  # seconds of `PARTS`
+    early, late = ranks(0.2, 0.9)
+    steps = [msgspec.structs.replace(each, parts=loads) for each in late.steps]
+    told = found([early, msgspec.structs.replace(late, steps=steps)])["late_rank"]
+    assert told.change.startswith("find what this rank alone does there, and do it once before the training")
+
+
 @pytest.mark.parametrize(
     ("line", "change"),
     [(1, "or remove the hook that does it in the backward pass"), (2, "find what else this rank does there")],

@@ -194,11 +194,12 @@ def test_a_switch_that_is_not_in_effect_on_a_rank_is_no_report():
 
 def test_what_a_late_rank_costs_is_told_for_shared_work_and_for_work_that_nobody_has_to_do():
     """Half of 20 ms stays with each rank if it is shared; nothing of it if it was for nothing."""
-    found = Lateness(steps=20, step_s=0.035, spent=[], late=1, share=0.6, by_s=0.02)
+    spent = lateness(ranks(0.2, 0.9)).spent
+    found = Lateness(steps=20, step_s=0.035, spent=spent, late=1, share=4 / 7, by_s=0.02)
     about = {"command": "", "ranks": 2, "nodes": 1, "cores": 8, "threads": 1, "steps": 20, "device": "cpu"}
-    late = Finding("late", "rank 1 is late", "divide it", share=0.3)
+    late = Finding("late", "rank 1 is late", "divide it", share=4 / 7)
     said = RanksReport(**about, lateness=found, findings=[late]).first_sentence
-    assert "Equal ranks would be up to 1.43× as fast (2.33× if no rank does this work)." in said
+    assert "Equal ranks would be up to 1.40× as fast (2.33× if no rank does this work)." in said
     at_times = RanksReport(**about, lateness=replace(found, at_times=True), findings=[late])
     assert "if no rank" not in at_times.first_sentence
 
