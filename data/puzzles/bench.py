@@ -1,6 +1,6 @@
 """What the checks of the puzzles use: plain training, what can be seen of a call, a GPU with a clock.
 
-The checks are in `puzzles.toml` and `mysteries.toml`; every name that is defined here is known to them.
+The checks are in `checks/`; they import the answer's names, `original` and `proof` from `judged`.
 """
 
 import contextlib

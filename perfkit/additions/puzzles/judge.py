@@ -4,7 +4,6 @@ The answer is the learner's own code, so nothing is forbidden. But an answer tha
 the checks compare it with plain training (`bench`), and read their own clocks.
 """
 
-import ast
 import contextlib
 import functools
 import importlib
@@ -13,6 +12,7 @@ import linecache
 import sys
 import traceback
 import types
+from collections.abc import Callable
 
 import torch
 
@@ -43,26 +43,38 @@ def bench() -> types.ModuleType:
     return importlib.import_module("bench")
 
 
-def judge(checks: str, answer: str, starter: str = "") -> PuzzleVerdict:
-    """Runs an answer, then the checks, which can use the answer's names and the tools of `bench`.
+class Judged(types.ModuleType):
+    """What checks import the answer's names from; `original` has those of the starter, `proof` notes one."""
 
-    `original` has the names that the starter defines. A right answer comes with proofs.
-    """
+    def __init__(self, answer: str, starter: str, proof: Callable[[str], None]) -> None:
+        super().__init__("judged")
+        self.original = types.SimpleNamespace(**names_of(starter))
+        self.proof = proof
+        vars(self).update(names_of(answer))
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise bench().Wrong(f"Define `{name}`, as the starter does, and pass it to `check`")
+
+
+def judge(checks: str, answer: str, starter: str = "") -> PuzzleVerdict:
+    """Runs an answer, then the source of its checks. A right answer comes with proofs."""
     proofs: list[str] = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the work is small, and threads would wait for each other
     silence = io.StringIO()  # an answer's output must not fill the channel to the parent
     try:
         with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
-            original = types.SimpleNamespace(**names_of(starter))
-            own = {"proof": proofs.append, "source": answer, "ast": ast, "original": original}
-            names = {**PRELUDE, **vars(bench()), **own, **names_of(answer)}
-            exec(compile(checks, "<checks>", "exec"), names)
+            bench()  # which the checks import
+            sys.modules["judged"] = Judged(answer, starter, proofs.append)
+            exec(compile(checks, "<checks>", "exec"), {"__name__": "checks"})
     except bench().Wrong as wrong:
         return PuzzleVerdict(False, str(wrong))
     except (Exception, SystemExit) as problem:
         return PuzzleVerdict(False, _in_words(problem))
     finally:
+        sys.modules.pop("judged", None)
         torch.set_num_threads(threads)
     return PuzzleVerdict(True, "Right", proofs)
 
@@ -79,8 +91,6 @@ def _in_words(problem: BaseException) -> str:
     lines = [frame.line for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == _ANSWER]
     if isinstance(problem, SyntaxError):
         return f"Python cannot read line {problem.lineno} of your answer: {problem.msg}"
-    if isinstance(problem, NameError) and not lines and problem.name:
-        return f"Define `{problem.name}`, as the starter does, and pass it to `check`"
     what = clean(f"{type(problem).__name__}: {problem}", 300)
     if lines:
         return f"`{lines[-1]}` raised {what}{_SEEN if type(problem) is NameError else ''}"

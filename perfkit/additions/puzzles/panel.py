@@ -1,7 +1,7 @@
 """Puzzles: the learner writes a few lines of training code, and a separate process checks them.
 
-A puzzle is data: a table in `data/puzzles/puzzles.toml`; a mystery has its script in its own file. An answer
-runs in a measuring process, not in the notebook's kernel, so that an endless loop, a crash, or a patched
+A puzzle is data: a table in `data/puzzles/puzzles.toml`, and two files of Python: its starter, and the checks. A
+mystery's starter is its script. An answer runs in a measuring process, not in the notebook's kernel, so that an endless loop, a crash, or a patched
 clock ends with that process.
 """
 
@@ -46,7 +46,7 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     statement: str  # markdown
     starter: str  # Python: a frame for the answer, which runs but is wrong
     hints: tuple[str, ...]  # from a nudge to nearly the answer
-    checks: str  # Python, with the tools of `data/puzzles/bench.py`; has a sentence for each mistake
+    checks: str  # Python, with the tools of `data/puzzles/bench.py`; they have a sentence for each mistake
 
     def check(self, *answer: object) -> PuzzleVerdict:
         """Runs the answer in a separate process, and says whether it is right and, if not, why.
@@ -83,12 +83,20 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def tasks() -> Mapping[str, Puzzle]:
     """Every puzzle by its name, in the order of the chapters, then the mysteries."""
     tables = msgspec.toml.decode((folder() / "puzzles.toml").read_bytes())
+    for name, table in tables.items():
+        table["starter"] = _code("starters", name)
     for name, table in msgspec.toml.decode((folder() / "mysteries.toml").read_bytes()).items():
-        script = (folder() / "mysteries" / f"{name}.py").read_text(encoding="utf-8")
+        script = _code("mysteries", name)
         symptom = str(ast.get_docstring(ast.parse(script)))
         own = {"chapter": MYSTERIES, "title": symptom, "statement": f"**{symptom}**", "starter": script}
         tables[name] = {**table, **own}
+    for name, table in tables.items():
+        table["checks"] = _code("checks", name)
     return msgspec.convert(tables, type=dict[str, Puzzle])
+
+
+def _code(kind: str, name: str) -> str:
+    return (folder() / kind / f"{name}.py").read_text(encoding="utf-8")
 
 
 def puzzle(name: str) -> Puzzle:

@@ -8,7 +8,7 @@ import torch
 from perfkit.additions.puzzles import judge
 from perfkit.errors import InvalidValue
 
-CHECKS = "assert double(2) == 4\nproof('2 became 4')"
+CHECKS = "from judged import double, proof\nassert double(2) == 4\nproof('2 became 4')"
 
 
 @pytest.mark.parametrize(

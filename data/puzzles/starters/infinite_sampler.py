@@ -1,0 +1,2 @@
+def endless(length, generator):
+    yield from torch.randperm(length, generator=generator).tolist()

@@ -1,0 +1,2 @@
+def masked_loss(logits, targets, mask):
+    return F.cross_entropy(logits[mask], targets[mask])
