@@ -1,8 +1,8 @@
 """Puzzles: the learner writes a few lines of training code, and a separate process checks them.
 
-A puzzle is data: a table in `data/puzzles/puzzles.toml`, and two files of Python: its starter, and the checks. A
-mystery's starter is its script. An answer runs in a measuring process, not in the notebook's kernel, so that an endless loop, a crash, or a patched
-clock ends with that process.
+A puzzle is data: a table in `data/puzzles/puzzles.toml`, and two files of Python, its starter and its checks.
+A mystery's starter is its script. An answer runs in a measuring process, not in the notebook's kernel, so
+that an endless loop, a crash, or a patched clock ends with that process.
 """
 
 import ast
