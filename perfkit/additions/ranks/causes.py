@@ -47,7 +47,8 @@ def _weights(seen: RankSymptoms) -> Found:
     if unlike and not exchanged:
         yield _CAUSES.found("nothing_exchanged", _model(seen), ranks=len(seen.states))
     elif unlike and equal and equal[0] < unlike[0] and not are_apart(seen.states):
-        before = f"after step {equal[-1]}" if equal[-1] else "before the first step"
+        last = max(step for step in equal if step < unlike[0])  # they may have become equal again since
+        before = f"after step {last}" if last else "before the first step"
         yield _CAUSES.found("weights_drift", _model(seen), before=before, after=unlike[0])
 
 

@@ -193,6 +193,16 @@ def test_weights_that_drift_apart_are_wrong_not_slow():
     assert "nothing_exchanged" in found(alone)
 
 
+def test_weights_that_are_equal_again_later_were_equal_before_they_first_differed():
+    """It said: equal after step 100, and differ after step 3."""
+    weights = ({0: 5, 3: 6, 20: 7, 100: 8}, {0: 5, 3: 1, 20: 2, 100: 8})
+    states = [
+        msgspec.structs.replace(state, weights=each)
+        for state, each in zip(ranks(0.9, 0.9), weights, strict=True)
+    ]
+    assert "equal before the first step, and differ after step 3" in found(states)["weights_drift"].evidence
+
+
 def test_parameters_that_are_not_exchanged_are_named_unless_the_weights_are_equal_all_the_same():
     """A new head differs from the first look on, where each rank has its own seed."""
     ddp = msgspec.structs.replace(DDP, unknown=["head.weight", "head.bias"])
