@@ -59,7 +59,7 @@ class RunAccount(Evaluations):
         self._is_open = True  # from the first step on
         self._sees_memory = not script.settings.observers  # which is compared from outside
         self._plain = list[StepTime]()
-        self._marked = list[ScriptStep]()
+        self._marked = dict[int, ScriptStep]()  # by their numbers in the run
         self._more_s = 0.0  # of plain steps that are not kept
         self._epochs = list[int]()
         self._count = 0
@@ -91,7 +91,7 @@ class RunAccount(Evaluations):
         last = self._script.steps.now
         last.seconds = clock() - self._script.steps.since
         last.marks.add("end")
-        self._marked.append(last)
+        self._marked[self._script.steps.count + 1] = last
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         self.on_training()
@@ -103,14 +103,14 @@ class RunAccount(Evaluations):
                 continue
             self._count += 1
             if step.marks or step.spent["start"]:  # workers may be ended in any step
-                self._marked.append(step)
+                self._marked[number] = step
             elif not self._script.looked_at.value and len(self._plain) < LIMIT.kept:
                 self._plain.append(StepTime(number, step.seconds, _parts(step)))
             else:
                 self._more_s += step.seconds
 
     def account(self, started: float, began: float) -> Account:
-        plain, marked = self._plain, self._marked
+        plain, marked = self._plain, self._marked.values()
         usual_s = statistics.median(step.seconds for step in plain) if plain else None
         parts = defaultdict[str, float](float)
         parts[messages.START] = max(0.0, began - started)
@@ -123,7 +123,7 @@ class RunAccount(Evaluations):
             imports_s=max(0.0, self._imported_at - started),
             steps=self._count,
             last=self._script.steps.count,
-            plain=plain or [StepTime(at, step.seconds, _parts(step)) for at, step in enumerate(marked)],
+            plain=plain or [StepTime(at, step.seconds, _parts(step)) for at, step in self._marked.items()],
             epochs=self._epochs,
             evaluations=sum(bool({"evaluation", "eval()"} & step.marks) for step in marked),
             marked=len(marked),

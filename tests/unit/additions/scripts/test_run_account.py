@@ -67,6 +67,20 @@ def test_where_every_step_has_an_evaluation_in_it_there_are_still_steps():
     assert found.parts == {"start": 4.0, STEPS: 3.0, EVALUATION: 6.0} and found.evaluations == 3
 
 
+def test_steps_have_their_numbers_in_the_run_where_none_is_plain():
+    """A trend names the step from which on they are slower; positions in a list were given instead."""
+    script = script_of()
+    kept = RunAccount(script)
+    script.steps.count = 40  # before the account began
+    for seconds in (3.0, 4.0):
+        script.steps.count += 1
+        kept.on_steps([step(seconds, "new epoch")])
+    kept._script.steps.since = run_account.clock()
+    kept.on_end()
+    found = kept.account(started=10.0, began=14.0)
+    assert [each.number for each in found.plain] == [41, 42, 43] and found.epochs == [41, 42]
+
+
 def test_workers_that_are_ended_in_a_step_are_of_the_start_of_an_epoch():
     """A loader that is made anew may end its workers in any later step, once it is collected."""
     found = account(step(1.0), step(1.0), step(5.0, start=4.0))
