@@ -354,6 +354,26 @@ def test_the_first_sentence_names_the_cause_and_its_line(name, folder):
     assert sum(seen.run.parts.values()) == pytest.approx(seen.run.seconds)
 
 
+def test_a_line_of_the_model_has_the_time_of_its_operators_in_both_passes(folder):
+    code = """
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.wide = nn.Linear(8, 8), nn.Linear(8, 40_000)
+    def forward(self, x):
+        x = self.first(x).relu()
+        return self.wide(x)  # HERE
+model = Wide()
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+while True:
+    step(torch.randn(64, 8))
+"""
+    number = next(at for at, line in enumerate((START + code).splitlines(), 1) if "# HERE" in line)
+    seen = watched(code)
+    assert seen.evidence.operators[0].where == f"train.py:{number}"
+    assert "anomaly_mode" not in seen.evidence.is_on, "the look's own mode is none of the script's"
+
+
 def test_an_iterable_data_set_that_divides_itself_may_have_workers(folder):
     seen = watched(
         """

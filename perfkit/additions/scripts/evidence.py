@@ -25,6 +25,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from perfkit.additions.scripts import hooks, messages, run_account
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
+from perfkit.additions.scripts.operators import OperatorTimes, Place, lines_of, of_one_step
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, Times, called, lines, places
@@ -54,6 +55,7 @@ class Inquiry(Callback):
         self.rows: Rows | None = None
         self.trained = set[int]()  # weights that were not frozen when an optimizer came to them, by `id`
         self.padding: list[tuple[float, float, int]] = []
+        self.operators: OperatorTimes | None = None  # is told of backward passes in one step
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
@@ -101,7 +103,9 @@ class Inquiry(Callback):
         self.trained |= {id(weight) for weight in self._script.parameters() if weight.requires_grad}
 
     def on_graph(self, roots: Any, is_kept: bool) -> None:
-        if self._script.looked_at.value:
+        if self.operators:
+            self._script.do(_LOOKS, self.operators.time, roots)
+        elif self._script.looked_at.value:
             self._script.do(_LOOKS, self._look_at_graph, roots, is_kept)
 
     def _look_at_graph(self, roots: Any, is_kept: bool) -> None:
@@ -148,6 +152,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
                 is_long = step.marks and messages.BETWEEN in run_account.split(step, min(took))
                 evaluates = not step.marks.isdisjoint({EVALUATION, "eval()"})
                 _add(times, of_step, evaluates, messages.BETWEEN if is_long else OWN)
+        of_operators = yield from _of_operators(script, inquiry, sampler.users)
     finally:
         torch.set_num_threads(own_threads)
         script.looked_at.value = False
@@ -163,6 +168,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         steps=len(took),
         step_s=statistics.median(took),
         parts=dict(parts),
+        operators=lines_of(of_operators, times, parts["backward"]),
         lines=[msgspec.structs.replace(line, called=called(line, times, calls)) for line in found],
         loading=questions.loaders.watch.total(),
         data=data,
@@ -184,6 +190,19 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         memory=_memory_for(script.device),
         **_weights(script, before, inquiry.trained),
     )
+
+
+def _of_operators(
+    script: Script, inquiry: Inquiry, users: Callable[[str], str]
+) -> Generator[None, ScriptStep, Mapping[Place, float]]:
+    """Seconds of operators in the backward passes of one step; empty where their stacks would take long."""
+    if max(inquiry.nodes.values(), default=0) > LIMIT.most_traced:
+        return {}
+    inquiry.operators = OperatorTimes(script, users)
+    try:
+        return (yield from of_one_step(inquiry.operators))
+    finally:
+        inquiry.operators = None
 
 
 Calls = Counter[tuple[str, str]]  # by file and name

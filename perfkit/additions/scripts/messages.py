@@ -189,6 +189,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     parts: dict[str, float] = {}
     lines: list[Line] = []
+    operators: list[Line] = []  # those whose operators take most of the forward and backward passes
     loading: Loading | None = None
     data: DataFacts | None = None
     collecting: dict[str, float] = {}

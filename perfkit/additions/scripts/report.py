@@ -84,7 +84,7 @@ def _rows(text: Any) -> list[list[str]]:
 def _lines(result: Any) -> Table:
     evidence, run = result.evidence, result.run
     rows = list[list[str]]()
-    for line in evidence.lines[: LIMIT.most_lines]:
+    for line in [*evidence.lines[: LIMIT.most_lines], *evidence.operators[: LIMIT.most_operators]]:
         if part := _OF_RUN.get(line.part):
             of_part = line.seconds / max(evidence.parts[line.part], 1e-9)
             time = f"{units.duration(of_part * run.parts.get(part, 0.0))} in all"
@@ -97,7 +97,7 @@ def _lines(result: Any) -> Table:
     for line in evidence.loading.lines[:3] if evidence.loading else []:
         each = units.duration(line.seconds / max(1, evidence.loading.batches))
         rows.append([line.where, line.part, "in workers", f"{each} a batch", clean(line.text, 60)])
-    note = SENTENCES.lines_note(evidence.one_thread)
+    note = SENTENCES.lines_note(evidence)
     return Table(("line", "part", "of the run", "time", "code"), rows, note=str(note))
 
 

@@ -121,7 +121,10 @@ def busy(share, limit="about"):
 def test_what_helps_against_other_programs_is_worth_something_only_as_long_as_they_run():
     given = seen(busy(0.5), findings=())
     given.is_disturbed = True
-    assert report.first_sentence(given).endswith("the run is about 2× as fast, as long as they do.")
+    said = report.first_sentence(given)
+    assert "the run is about 2× as fast, as long as they do. Apart from backward" in said, (
+        "and the dearest line"
+    )
     assert "as long as" not in report.first_sentence(seen(WORKERS, findings=()))
 
 
@@ -230,3 +233,19 @@ def test_shares_of_the_run_hold_for_its_own_threads_and_shares_of_looks_for_one(
     given = seen(findings=[msgspec.structs.replace(OWN, cause=cause)])
     given.evidence = msgspec.structs.replace(EVIDENCE, one_thread=True)
     assert ("That holds with one compute thread" in report.first_sentence(given)) == holds
+
+
+def test_a_line_whose_operators_take_most_of_both_passes_is_said_where_nothing_is_known_to_be_avoidable():
+    head = Line("forward and backward", "t.py", 12, 0.1, text="self.head(x)")
+    looked = seen(findings=())
+    looked.evidence = msgspec.structs.replace(EVIDENCE, operators=[head])
+    said = report.first_sentence(looked)
+    assert said.endswith(
+        "Of its forward and backward passes, t.py:12 takes most: `self.head(x)`, 50% of a step."
+    )
+    table = report._lines(looked)
+    assert table.rows[-1] == ["t.py:12", "forward and backward", "40%", "25.0 ms a step", "self.head(x)"]
+    assert "take in both passes" in table.note and "both passes" not in report._lines(seen()).note
+    loading = Line("data set", "t.py", 7, 0.11, [], "load()")
+    looked.evidence = msgspec.structs.replace(EVIDENCE, operators=[head], lines=[loading])
+    assert "the line that takes longest is t.py:7" in report.first_sentence(looked), "it takes even more"
