@@ -42,6 +42,7 @@ class Watch:
         self._here = Loading()
         self._sampler = Sampler(lambda: script.part, script.place)
         self._looking: contextlib.ExitStack | None = None  # in a worker whose batches are watched
+        self.evaluating = set[int]()  # workers, by process: what a loader is for is known after its batches
 
     def fetch(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches the samples of a batch."""
@@ -86,8 +87,9 @@ class Watch:
             self._looking = None
 
     def total(self) -> Loading | None:
-        """Of this process and of all workers; None if nothing was loaded."""
-        files = self._folder.glob("loading-*.json")
+        """Of this process and of all workers of the training; None if nothing was loaded."""
+        left_out = {f"loading-{process}.json" for process in self.evaluating}
+        files = [file for file in self._folder.glob("loading-*.json") if file.name not in left_out]
         found = [self._here, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
         total = Loading(lines=merged(line for each in found for line in each.lines))
         for name in ("batches", "samples", "seconds", "wall_s"):
@@ -172,7 +174,8 @@ def _fork_unless_chosen(loader: Any) -> None:
 
 
 ARGUMENTS: dict[str, str] = hooks.TABLES["arguments"]  # switches that are arguments of `DataLoader`
-_SEEN, _KEEPS_WORKERS = "_perfkit_seen", "_perfkit_keeps_workers"  # what is noted at a loader
+# What is noted at a loader.
+_SEEN, _KEEPS_WORKERS, _WORKERS = "_perfkit_seen", "_perfkit_keeps_workers", "_perfkit_workers"
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 
 
@@ -224,7 +227,10 @@ class Loaders(Callback):
         if before and before.has_begun:  # it goes on with the workers of the epoch before
             iterator._perfkit.loader.__dict__[_KEEPS_WORKERS] = True
         plain(iterator, loader, *args, **kwargs)
-        iterator._perfkit.ended = SimpleNamespace(_workers=getattr(iterator, "_workers", []))
+        workers = getattr(iterator, "_workers", [])
+        iterator._perfkit.ended = SimpleNamespace(_workers=workers)
+        known = iterator._perfkit.loader.__dict__.setdefault(_WORKERS, set())
+        known.update(worker.pid for worker in workers)
 
     def _end_workers(self, plain: Any, iterator: Any) -> None:
         if threading.get_ident() == self._script.steps.trainer:
@@ -319,12 +325,16 @@ class Loaders(Callback):
         training, evaluation = self._ledger.backward()
         if evaluation:
             now.marks.add("evaluation")
+        for batch in evaluation:
+            self.watch.evaluating |= batch.loader.__dict__[_WORKERS]
         for batch in training:
             now.samples += batch.samples
             if batch.is_first:
                 now.marks.add("new epoch")
             is_another = script.loader is not batch.loader
             script.loader = batch.loader
+            if is_another:
+                self.watch.evaluating -= batch.loader.__dict__[_WORKERS]
             if is_another and (site := self._sites.get(id(getattr(batch.loader, "dataset", None)))):
                 script.sites["loader"] = [site]
 

@@ -83,6 +83,24 @@ def test_lines_of_loading_are_those_of_fetches_in_all_workers(script, tmp_path):
     )
 
 
+def test_what_workers_load_for_an_evaluation_is_no_loading_of_the_training(script, tmp_path):
+    """What a loader is for is known only after its first batches: transforms of the validation were named."""
+    known = loaders_of(script)
+    known.watch = Watch(script)
+    script.tell, known._is_fetching, known._sites = lambda *about: None, False, {}
+    iterators = {}
+    for process, loader in {1: data.DataLoader([1]), 2: data.DataLoader([2])}.items():
+        fetch(Watch(script), process)
+        (tmp_path / f"loading-{os.getpid()}.json").rename(tmp_path / f"loading-{process}.json")
+        iterators[process] = SimpleNamespace(_workers=[SimpleNamespace(pid=process)])
+        known._begin_epoch(lambda iterator, loader: None, iterators[process], loader)
+    for process, evaluates in ((1, False), (2, True), (2, True), (1, False)):
+        known._fetch(lambda iterator: torch.zeros(4, 2), iterators[process])
+        (known.on_evaluation if evaluates else known.on_backward)()
+    loading = known.watch.total()
+    assert (loading.batches, loading.samples, loading.lines[0].seconds) == (1, 2, 3.0)
+
+
 @pytest.mark.parametrize(
     ("indices", "shape", "samples"),
     [
