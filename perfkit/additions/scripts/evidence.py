@@ -27,6 +27,7 @@ from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
 from perfkit.additions.scripts.operators import OperatorTimes, Place, lines_of, of_one_step
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
+from perfkit.additions.scripts.threads import Threads
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, Times, called, lines, places
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors
@@ -139,6 +140,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     sizes = {id(held): len(held) for _, held, _ in _containers()}
     before = _first_values(script)
     inquiry.trained.clear()
+    own = Threads(script)
     try:
         with (
             questions.run_account.counting(),
@@ -148,6 +150,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
             while len(took) < LIMIT.fewest or clock() < until:
                 step = yield
                 took.append(step.seconds)
+                own.look()
                 of_step, sampler.times = sampler.times, defaultdict(float)  # looks go on meanwhile
                 is_long = step.marks and messages.BETWEEN in run_account.split(step, min(took))
                 evaluates = not step.marks.isdisjoint({EVALUATION, "eval()"})
@@ -182,6 +185,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
         threads=own_threads,
+        busy_threads=list(own.busy()),
         one_thread=threads == 1 < own_threads,
         kept={name: where for name, where, has_graphs in grown if has_graphs},
         grown={name: where for name, where, has_graphs in grown if not has_graphs},

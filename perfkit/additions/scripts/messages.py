@@ -114,6 +114,7 @@ class StepTime(msgspec.Struct, frozen=True, array_like=True):
     number: int
     seconds: float
     parts: list[float]
+    cpu_s: float = 0.0  # that the thread which trains has used
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +184,17 @@ class Rows(msgspec.Struct, frozen=True):
     names: list[str] = []
 
 
+class BusyThread(msgspec.Struct, frozen=True):
+    """A thread of the script's own: the line that it was at most often, the part of a core that it used.
+
+    `spins`: whether that line only asks again and again.
+    """
+
+    place: str
+    core: float
+    spins: bool
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Some steps whose stacks were looked at, and what torch was asked meanwhile: see docs/json.md."""
 
@@ -203,6 +215,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     shapes: int = 0
     graphs: int = 0
     threads: int = 0
+    busy_threads: list[BusyThread] = []
     one_thread: bool = False
     kept: dict[str, str] = {}
     grown: dict[str, str] = {}

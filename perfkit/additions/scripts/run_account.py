@@ -11,7 +11,7 @@ import psutil
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.messages import Account, StepTime
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep
-from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.clock import clock, cpu_clock
 
 LIMIT = messages.limits("run_account")
 
@@ -67,6 +67,7 @@ class RunAccount(Evaluations):
         self._bytes_before = self._evaluation_bytes = 0
         self._asked_at = 0.0  # for its memory, the last time
         self._process = psutil.Process()
+        self._cpu_s = 0.0  # that the thread which trains had used at the end of the last step
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -96,6 +97,9 @@ class RunAccount(Evaluations):
     def on_steps(self, steps: list[ScriptStep]) -> None:
         self.on_training()
         first = self._script.steps.count - len(steps) + 1
+        now = cpu_clock()
+        cpu_s = (now - self._cpu_s) / len(steps)
+        self._cpu_s = now
         for number, step in enumerate(steps, first):
             if "new epoch" in step.marks:
                 self._epochs.append(number)
@@ -105,7 +109,7 @@ class RunAccount(Evaluations):
             if step.marks or step.spent["start"]:  # workers may be ended in any step
                 self._marked[number] = step
             elif not self._script.looked_at.value and len(self._plain) < LIMIT.kept:
-                self._plain.append(StepTime(number, step.seconds, _parts(step)))
+                self._plain.append(StepTime(number, step.seconds, _parts(step), cpu_s))
             else:
                 self._more_s += step.seconds
 

@@ -219,11 +219,19 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
 
 
 def trend_of(account: Account, is_disturbed: bool = False) -> tuple[Trend | None, str]:
-    """How plain steps change, and the part of a step that does; of disturbed ones, only what is far."""
+    """How plain steps change, and the part of a step that does; of disturbed ones, only what is far.
+
+    While other programs take more and more of the cores, steps get longer, but need no more of a core.
+    """
     plain = account.plain
-    found = trend([step.number for step in plain], [step.seconds for step in plain], account.epochs)
+    numbers = [step.number for step in plain]
+    found = trend(numbers, [step.seconds for step in plain], account.epochs)
     if found is None or found.kind == "steady":
         return None if is_disturbed else found, ""
+    if is_disturbed:
+        of_core = trend(numbers, [step.cpu_s for step in plain], account.epochs)
+        if of_core is None or of_core.kind == "steady":
+            return None, ""
     third = max(1, len(plain) // 3)
     parts = np.array([step.parts for step in plain])
     first, last = np.median(parts[:third], axis=0), np.median(parts[-third:], axis=0)

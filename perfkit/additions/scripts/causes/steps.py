@@ -45,6 +45,13 @@ def _modes(seen: Symptoms) -> Found:
         yield _CAUSES.found("denormal_numbers", seen=seen)
 
 
+def _threads(seen: Symptoms) -> Found:
+    for thread in seen.evidence.busy_threads:
+        about = {"core": thread.core, "spins": thread.spins, "text": text_at(thread.place)}
+        told = _CAUSES.found("busy_thread", os.path.basename(thread.place), **about)
+        yield structs.replace(told, urgency=LIMIT.of_spinning if thread.spins else LIMIT.of_thread)
+
+
 def _collections(seen: Symptoms) -> Found:
     evidence = seen.evidence
     total = sum(evidence.collecting.values())
@@ -147,7 +154,7 @@ def _memory(seen: Symptoms) -> Found:
         yield _CAUSES.found("memory_grows", where, seen=seen, name=name, grew=grew)
 
 
-CAUSES = (_modes, _collections, _graph_grows, _in_steps, _weights, _memory)
+CAUSES = (_modes, _threads, _collections, _graph_grows, _in_steps, _weights, _memory)
 
 
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:

@@ -21,6 +21,7 @@ from perfkit.additions.scripts.messages import (
     EVALUATION,
     OWN,
     Account,
+    BusyThread,
     DataFacts,
     Evidence,
     Frame,
@@ -858,15 +859,19 @@ def test_the_share_of_checkpoints_is_that_of_the_table_of_the_run():
 
 
 @pytest.mark.parametrize(
-    ("part", "others", "kind"),
+    ("part", "others", "of_core", "kind"),
     [
-        (lambda n: 0.01 + 0.002 * n, lambda n: 0.05, "grows"),  # hooks that pile up
-        (lambda n: 0.05 + 0.002 * n, lambda n: 0.05 + 0.002 * n, None),  # other programs begin
-        (lambda n: 0.05 + 0.001 * n, lambda n: 0.05, None),  # it may be chance
+        (lambda n: 0.01 + 0.002 * n, lambda n: 0.05, 1.0, "grows"),  # hooks that pile up
+        (lambda n: 0.01 + 0.002 * n, lambda n: 0.05, 0.0, None),  # it needs no more of a core
+        (lambda n: 0.05 + 0.002 * n, lambda n: 0.05 + 0.002 * n, 1.0, None),  # other programs begin
+        (lambda n: 0.05 + 0.001 * n, lambda n: 0.05, 1.0, None),  # it may be chance
     ],
 )
-def test_on_a_busy_machine_a_part_grows_if_it_does_much_more_than_the_others(part, others, kind):
-    steps = [StepTime(n, part(n) + others(n), [0.0, part(n), others(n), 0.0, 0.0]) for n in range(60)]
+def test_on_a_busy_machine_a_part_grows_if_it_does_much_more_than_the_others(part, others, of_core, kind):
+    steps = [
+        StepTime(n, part(n) + others(n), [0.0, part(n), others(n), 0.0, 0.0], 0.02 + of_core * part(n))
+        for n in range(60)
+    ]
     trend, growing = trend_of(Account(parts={"steps": 1.0}, plain=steps), is_disturbed=True)
     assert (trend.kind if trend else None, growing) == (kind, "forward" if kind else "")
     assert trend_of(Account(parts={"steps": 1.0}, plain=steps))[0].kind == "grows"
@@ -949,3 +954,20 @@ def test_a_profile_of_the_script_s_own_is_left_alone():
         assert ended.value.value == ({}, (0, 0.0)) and sys.getprofile() is own, "begun before"
     finally:
         sys.setprofile(None)
+
+
+@pytest.mark.parametrize(
+    ("spins", "is_first", "remedy"),
+    [(True, True, "let it wait, as put and get"), (False, False, "in a process")],
+)
+def test_a_thread_that_spins_comes_first_and_one_that_computes_may_be_meant(
+    spins, is_first, remedy, tmp_path
+):
+    file = tmp_path / "loader.py"
+    file.write_text("while not self.buffer: pass\n")
+    thread = BusyThread(f"{file}:1", 0.93, spins)
+    told = findings(seen(parts={"forward": 1.0, "backward": 2.0}, busy_threads=[thread]))[0]
+    assert (told.cause, told.where) == ("busy_thread", "loader.py:1")
+    assert "93% of a core" in told.evidence and "`while not self.buffer: pass`" in told.evidence
+    assert told.change.startswith((remedy, f"do this {remedy}"))
+    assert told.is_worth_a_sentence == is_first
