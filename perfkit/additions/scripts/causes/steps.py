@@ -47,8 +47,8 @@ def _modes(seen: Symptoms) -> Found:
 
 def _threads(seen: Symptoms) -> Found:
     for thread in seen.evidence.busy_threads:
-        about = {"core": thread.core, "spins": thread.spins, "text": text_at(thread.place)}
-        told = _CAUSES.found("busy_thread", os.path.basename(thread.place), **about)
+        where = os.path.basename(thread.place)
+        told = _CAUSES.found("busy_thread", where, thread=thread, text=text_at(thread.place))
         yield structs.replace(told, urgency=LIMIT.of_spinning if thread.spins else LIMIT.of_thread)
 
 
