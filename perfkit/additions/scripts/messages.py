@@ -130,6 +130,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     compiled: int = 0
     marked: int = 0
     evaluation_bytes: int = 0
+    start_lines: list[Line] = []  # those that took most of the start
 
     @property
     def seconds(self) -> float:

@@ -10,7 +10,7 @@ import jinja2
 from perfkit.additions.advice.finding import UNITS, Finding, advice_table
 from perfkit.additions.inside import looks
 from perfkit.additions.scripts.advice import ordered
-from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, STEPS, limits
+from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, START, STEPS, limits
 from perfkit.recipe import shown
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
@@ -97,6 +97,10 @@ def _lines(result: Any) -> Table:
     for line in evidence.loading.lines[:3] if evidence.loading else []:
         each = units.duration(line.seconds / max(1, evidence.loading.batches))
         rows.append([line.where, line.part, "in workers", f"{each} a batch", clean(line.text, 60)])
+    for line in run.start_lines[: LIMIT.most_of_start]:
+        of_start = units.percent(line.seconds / max(run.parts.get(START, 0.0), line.seconds))
+        time = f"{units.duration(line.seconds)} in all"
+        rows.append([line.where, line.part, f"{of_start} of it", time, clean(line.text, 60)])
     note = SENTENCES.lines_note(evidence)
     return Table(("line", "part", "of the run", "time", "code"), rows, note=str(note))
 

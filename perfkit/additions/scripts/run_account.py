@@ -11,6 +11,7 @@ import psutil
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.messages import Account, StepTime
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep
+from perfkit.additions.scripts.startup import StartUp
 from perfkit.additions.shared.clock import clock, cpu_clock
 
 LIMIT = messages.limits("run_account")
@@ -57,7 +58,9 @@ class RunAccount(Evaluations):
     def __init__(self, script: Script) -> None:
         super().__init__(script)
         self._is_open = True  # from the first step on
-        self._sees_memory = not script.settings.observers  # which is compared from outside
+        is_watched = not script.settings.observers  # else it is compared, from outside
+        self._sees_memory = is_watched
+        self._start_up = StartUp(script) if is_watched else None
         self._plain = list[StepTime]()
         self._marked = dict[int, ScriptStep]()  # by their numbers in the run
         self._more_s = 0.0  # of plain steps that are not kept
@@ -133,6 +136,7 @@ class RunAccount(Evaluations):
             marked=len(marked),
             compiled=sum("compilation" in step.marks for step in marked),
             evaluation_bytes=self._evaluation_bytes,
+            start_lines=self._start_up.lines() if self._start_up else [],
         )
 
 

@@ -1,8 +1,18 @@
 """Causes outside of the steps: evaluations, starts of epochs, checkpoints."""
 
+from msgspec import structs
+
 from perfkit.additions.advice.finding import Causes, Found
 from perfkit.additions.scripts import messages
-from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, LEAST, Symptoms
+from perfkit.additions.scripts.messages import (
+    BETWEEN,
+    CHECKPOINTS,
+    EPOCHS,
+    EVALUATION,
+    LEAST,
+    START,
+    Symptoms,
+)
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
@@ -65,4 +75,14 @@ def _between_steps(seen: Symptoms) -> Found:
         yield _CAUSES.found("between_steps", line.where if line else "", share, line=line)
 
 
-CAUSES = (_evaluation, _starts_of_epochs, _checkpoints, _between_steps)
+def _start(seen: Symptoms) -> Found:
+    """What takes long before the first step: it comes only once, so in a long run it is nothing."""
+    run = seen.run
+    rest_s = max(run.seconds - run.parts.get(START, 0.0), 1e-9)
+    for line in run.start_lines[:1]:
+        if line.seconds >= LIMIT.long_start_s and not line.text.startswith(("import ", "from ")):
+            told = _CAUSES.found("start", line.where, seen=seen, line=line)
+            yield structs.replace(told, urgency=min(LIMIT.of_start, LIMIT.of_start * line.seconds / rest_s))
+
+
+CAUSES = (_start, _evaluation, _starts_of_epochs, _checkpoints, _between_steps)

@@ -971,3 +971,21 @@ def test_a_thread_that_spins_comes_first_and_one_that_computes_may_be_meant(
     assert "93% of a core" in told.evidence and "`while not self.buffer: pass`" in told.evidence
     assert told.change.startswith((remedy, f"do this {remedy}"))
     assert told.is_worth_a_sentence == is_first
+
+
+@pytest.mark.parametrize(
+    ("start_s", "text", "said"),
+    [
+        (54.0, "ids.append(vocabulary.index(word))", 0.3),
+        (20.0, "ids.append(vocabulary.index(word))", 0.15),
+        (5.0, "ids.append(vocabulary.index(word))", None),
+        (54.0, "import tensorflow", None),  # the table shows it, but nothing can be done at this line
+    ],
+)
+def test_a_line_that_takes_long_before_the_first_step_is_told(start_s, text, said):
+    line = Line("before the first step", "/me/text.py", 20, start_s, text=text)
+    run = Account(parts={"start": 69.0, "steps": 40.0}, start_lines=[line])
+    told = [each for each in findings(msgspec.structs.replace(seen(), run=run)) if each.cause == "start"]
+    assert [each.urgency for each in told] == ([] if said is None else [pytest.approx(said)])
+    for each in told:
+        assert each.where == "text.py:20" and "of the 69.0 s before the first step" in each.evidence

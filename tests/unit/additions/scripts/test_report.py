@@ -249,3 +249,11 @@ def test_a_line_whose_operators_take_most_of_both_passes_is_said_where_nothing_i
     loading = Line("data set", "t.py", 7, 0.11, [], "load()")
     looked.evidence = msgspec.structs.replace(EVIDENCE, operators=[head], lines=[loading])
     assert "the line that takes longest is t.py:7" in report.first_sentence(looked), "it takes even more"
+
+
+def test_lines_before_the_first_step_are_in_the_table_of_lines():
+    line = Line("before the first step", "/me/text.py", 20, 1.5, text="index(word)")
+    looked = seen()
+    looked.run = msgspec.structs.replace(RUN, start_lines=[line])
+    row = report._lines(looked).rows[-1]
+    assert row == ["text.py:20", "before the first step", "50% of it", "1.50 s in all", "index(word)"]

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfkit.additions.scripts import run_account
+from perfkit.additions.scripts import run_account, startup
 from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, STEPS
 from perfkit.additions.scripts.run_account import RunAccount
-from perfkit.additions.scripts.script import ScriptStep
+from perfkit.additions.scripts.script import Script, ScriptStep
 from tests.support.settings import settings
 
 
@@ -17,7 +17,8 @@ def script_of():
         fetching_since=None,
         settings=settings(),
         looked_at=SimpleNamespace(value=False),
-        steps=SimpleNamespace(count=0, now=ScriptStep()),
+        steps=SimpleNamespace(count=0, now=ScriptStep(), began_at=1.0),
+        place=str,
         sites=defaultdict(list),
     )
 
@@ -108,3 +109,17 @@ def test_a_batch_of_an_evaluation_that_comes_soon_asks_for_no_memory(monkeypatch
     for _batch in range(100):
         kept.on_evaluation()
     assert len(asked) == 1
+
+
+def test_where_the_script_is_before_its_first_step_is_told(tmp_path, monkeypatch):
+    file = tmp_path / "text.py"
+    file.write_text("def build(is_over):\n    while not is_over():\n        pass\n")
+    names = {}
+    exec(compile(file.read_text(), file, "exec"), names)
+    script = Script(settings(), None)
+    started = startup.StartUp(script)
+    names["build"](lambda: started._sampler.times)  # it is looked at until it is seen
+    script.steps.began_at = 1.0
+    (line, *_) = started.lines()
+    assert line.part == "before the first step" and line.where in ("text.py:2", "text.py:3")
+    assert line.seconds > 0

@@ -1,0 +1,32 @@
+"""Where a script is before its first step, which may take long, and which no step shows."""
+
+import threading
+from typing import Any
+
+from perfkit.additions.scripts.messages import limits
+from perfkit.additions.scripts.script import Script
+from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.lines import Line, Sampler, lines
+
+LIMIT = limits("startup")
+
+
+class StartUp:
+    """Looks at the thread that makes it, from another one, until the script takes its first step."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._sampler = Sampler(lambda: "before the first step", script.place)
+        self._main = threading.get_ident()
+        self._pause: Any = threading.Event()  # nobody sets it: a script may replace `time.sleep`
+        threading.Thread(target=self._look, name="perfkit", daemon=True).start()
+
+    def _look(self) -> None:
+        before = clock()
+        while not self._script.steps.began_at:
+            self._pause.wait(LIMIT.every_s)
+            before = self._sampler.look(self._main, before)
+
+    def lines(self) -> list[Line]:
+        """The lines that took most of it."""
+        return lines(dict(self._sampler.times))
