@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Container, Generator, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-import msgspec
 import numpy
 import psutil
 import torch
@@ -172,7 +171,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         step_s=statistics.median(took),
         parts=dict(parts),
         operators=lines_of(of_operators, times, parts["backward"]),
-        lines=[msgspec.structs.replace(line, called=called(line, times, calls)) for line in found],
+        lines=[called(line, times, calls) for line in found],
         loading=questions.loaders.watch.total(),
         data=data,
         collecting=dict(collecting),

@@ -67,6 +67,7 @@ class Line(msgspec.Struct, frozen=True):
     calls: list[str] = []  # functions of libraries that it was in, the most frequent first
     text: str = ""  # the line itself
     called: str = ""  # `in f, called 25 times a step from train.py:60`
+    times: int = 0  # these 25
     within: str = (
         ""  # `in Average.update (average.py:19)`: the function that takes its time, of which no line has most
     )
@@ -407,8 +408,8 @@ def _within(times: Times, depth: int, total: float) -> str:
     return f"in {function} ({os.path.basename(file)}:{dearest[2]})"
 
 
-def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> str:
-    """In words, how often one loop calls the function of a line in a step, if it does; `calls` of all."""
+def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> Line:
+    """A line, with how often one loop calls its function in a step, if it does; `calls` of all."""
     found = defaultdict[tuple[str, int, Spot | None], float](float)
     for (part, stack), seconds in times.items():
         places = [spot[:2] for spot in stack]
@@ -419,9 +420,10 @@ def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> str:
             found[own.function, count, next(loops, None)] += seconds
     name, count, loop = max(found, key=found.__getitem__)
     if loop is None or count < _MANY or found[name, count, loop] < _NEARLY_ALL * sum(found.values()):
-        return ""
+        return line
     where = f"{os.path.basename(loop.file)}:{loop.line}"
-    return f"in {name.rpartition('<locals>.')[2]}, called {count:,} times a step from {where}"
+    words = f"in {name.rpartition('<locals>.')[2]}, called {count:,} times a step from {where}"
+    return msgspec.structs.replace(line, called=words, times=count)
 
 
 def _nearer(times: Times, depth: int, place: tuple[str, int]) -> Times:

@@ -180,6 +180,7 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
             is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
             in_graph = is_long and share < backward
             about = {"seen": seen, "line": line, "is_rare": is_rare, "in_graph": in_graph}
+            about["is_long"] = _call_s(seen, line) >= LIMIT.long_call_s
             told = _CAUSES.found("own_line", line.where, share, **about)
             yield structs.replace(told, cause="own_line_in_graph", limit="") if in_graph else told
     # What is not in the graph has no backward pass, which usually takes longer; a compiled one says nothing.
@@ -192,4 +193,12 @@ def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
     parts = ["backward", "optimizer"] if is_long else ["optimizer"]
     for line, share in seen.lines(*parts):
         if share >= least and line.where not in named | passes:
-            yield _CAUSES.found("line_of_pass", line.where, share, text=line.text, part=line.part)
+            call_s = _call_s(seen, line)
+            about = {"decomposes": re.search(LIMIT.decomposes, line.text), "part": line.part}
+            about |= {"is_long": call_s >= LIMIT.long_call_s, "is_short": 0 < call_s <= LIMIT.short_call_s}
+            yield _CAUSES.found("line_of_pass", line.where, share, text=line.text, **about)
+
+
+def _call_s(seen: Symptoms, line: Line) -> float:
+    """Seconds that each call from a loop takes; 0 if no loop was seen to call the function of the line."""
+    return line.seconds / seen.evidence.steps / line.times if line.times else 0.0

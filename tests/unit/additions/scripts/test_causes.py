@@ -339,6 +339,24 @@ def test_a_line_of_the_user_s_own_backward_pass_or_optimizer_is_named(part, back
     assert all(says in each.evidence for each in found)
 
 
+@pytest.mark.parametrize(
+    ("text", "part", "times", "says"),
+    [
+        ("vals, vecs = torch.linalg.eigh(m)", "optimizer", 18, "do it less often: every N steps"),
+        ("root = torch.linalg.eigh(m)", "backward", 18, "make this line cheaper"),
+        ("x = a * x + b @ x", "optimizer", 18, "make this line cheaper; if its result can be used for"),
+        ("scale = row.norm()", "optimizer", 6000, "make fewer calls on larger tensors instead of looping"),
+        ("scale = row.norm()", "optimizer", 1000, "make this line cheaper (in a loop: with fewer calls"),
+        ("scale = row.norm()", "optimizer", 0, "make this line cheaper (in a loop: with fewer calls"),
+    ],
+)
+def test_a_line_of_an_optimizer_is_done_less_often_or_on_larger_tensors(text, part, times, says):
+    """Larger tensors were the remedy of 18 decompositions, which take a millisecond each."""
+    line = Line(part, "/home/me/rules.py", 20, 3.0, [], text, times=times)
+    (found,) = findings(seen(parts={"forward": 1.0, "backward": 8.0, "optimizer": 4.0}, lines=[line]))
+    assert found.change.startswith(says) and (times != 18 or "on larger" not in found.change)
+
+
 def test_the_call_of_a_pass_is_no_line_of_it():
     """Where several lines share the time of a pass, that is all that is known."""
     line = Line("optimizer", "/home/me/train.py", 9, 3.0, [], "optimizer.step()")
@@ -784,6 +802,7 @@ def test_a_line_that_calls_the_model_is_named_where_its_own_part_takes_much(role
             "in f, called 25 times a step from train.py:60",
             "make fewer calls, on larger",
         ),
+        ("cost = giou(out, want)", "in f, called 4 times a step from train.py:60", "make this line cheaper"),
         (
             "costs = [giou(a, b) for a, b in pairs]",
             "",
@@ -792,7 +811,8 @@ def test_a_line_that_calls_the_model_is_named_where_its_own_part_takes_much(role
     ],
 )
 def test_fewer_calls_are_the_remedy_only_of_a_line_that_makes_many(text, called, says):
-    line = Line(OWN, "/home/me/train.py", 9, 4.0, [], text, called)
+    times = 4 if "called 4" in called else 600 if called else 0
+    line = Line(OWN, "/home/me/train.py", 9, 4.0, [], text, called, times)
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.6, 0.0, 0.0, 0.4])])
     looked = Evidence(steps=10, parts={OWN: 4.0, "forward": 6.0}, lines=[line])
     (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))

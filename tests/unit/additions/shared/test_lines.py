@@ -184,19 +184,20 @@ def step_of(stack, count, callers=1):
     calls = Counter({("train.py", "f"): count, ("train.py", "step"): 1})
     stacks = [(*stack[:-2], stack[-2]._replace(line=60 + at), stack[-1]) for at in range(callers)]
     times = {("forward", each): 1.0 for each in stacks}
-    return called(Line("forward", "train.py", 41, 1.0), times, calls)
+    line = called(Line("forward", "train.py", 41, 1.0), times, calls)
+    return line.called, line.times
 
 
 MAIN_F = (MAIN, Spot("train.py", 60, "step"), Spot("train.py", 41, "f"))
 
 
 def test_a_line_of_a_function_is_said_with_the_loop_that_calls_it():
-    assert step_of(MAIN_F, 25) == "in f, called 25 times a step from train.py:60"
-    assert step_of(MAIN_F, 2) == "", "that is hardly a loop"
-    assert step_of(MAIN_F, 25, callers=2) == "", "it is in two"
+    assert step_of(MAIN_F, 25) == ("in f, called 25 times a step from train.py:60", 25)
+    assert step_of(MAIN_F, 2) == ("", 0), "that is hardly a loop"
+    assert step_of(MAIN_F, 25, callers=2) == ("", 0), "it is in two"
     nested = (MAIN_F[0], MAIN_F[1], Spot("train.py", 50, "f"), Spot("train.py", 41, "step.<locals>.f"))
     calls = Counter({("train.py", "step.<locals>.f"): 25, ("train.py", "f"): 25})
-    said = called(Line("forward", "train.py", 41, 1.0), {("forward", nested): 1.0}, calls)
+    said = called(Line("forward", "train.py", 41, 1.0), {("forward", nested): 1.0}, calls).called
     assert said == "in f, called 25 times a step from train.py:60", "not where each call passes on the work"
 
 
