@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy
 import torch
+from numpy.lib.npyio import NpzFile
 from torch.utils import data
 
 from perfkit.additions.scripts import batches, hooks
@@ -29,6 +30,7 @@ from perfkit.additions.shared.lines import Sampler, Seen, lines, merged
 from perfkit.additions.shared.tensors import attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
+_NOT_WALKED = str | bytes | int | float | torch.Tensor | numpy.ndarray | type | NpzFile  # it would be read
 _FILES = hooks.TABLES["files"]["names"]
 LIMIT = limits("loaders")
 
@@ -113,7 +115,13 @@ def data_facts(loader: Any, asked_worker: int, drawn: int = 0) -> DataFacts:
     with contextlib.suppress(Exception):  # iterable ones have none
         count = len(dataset)
         facts.batches = len(loader)
-    for name, value in _held(dataset):
+    held = dict(_held(dataset))
+    modules = {sys.modules.get(type(value).__module__) for value in (dataset, *held.values())}
+    global_ones = [named for module in modules for named in getattr(module, "__dict__", {}).items()]
+    for name, value in [*global_ones, *held.items()]:
+        if isinstance(value, NpzFile) and not 0 <= count <= len(value.files):  # else each sample is an array
+            facts.archives.append(name)
+    for name, value in held.items():
         if isinstance(value, _GENERATORS):
             facts.generators.append(name)
         elif isinstance(value, torch.Tensor | numpy.ndarray):
@@ -138,7 +146,7 @@ def _is_open_file(value: Any) -> bool:
 
 
 def _held(value: Any, name: str = "", depth: int = LIMIT.depth) -> Iterator[tuple[str, Any]]:
-    if not depth or isinstance(value, str | bytes | int | float | torch.Tensor | numpy.ndarray | type):
+    if not depth or isinstance(value, _NOT_WALKED):
         return
     inner: Any = {}
     if isinstance(value, Mapping) and len(value) <= LIMIT.width:

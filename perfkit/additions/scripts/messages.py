@@ -164,6 +164,7 @@ class DataFacts(msgspec.Struct, kw_only=True):
     of: list[str] = []
     open_files: dict[str, int] = {}
     shared: list[str] = []
+    archives: list[str] = []
 
 
 class Loading(msgspec.Struct, kw_only=True):

@@ -19,6 +19,13 @@ def _files(seen: Symptoms) -> Found:
         yield _CAUSES.found("open_hdf5", where, seen.loading if rows > 1 else None, seen=seen, rows=rows)
 
 
+def _archives(seen: Symptoms) -> Found:
+    data = seen.evidence.data
+    for line, share in seen.loading_lines():
+        if data and data.archives and LIMIT.reads_array in line.calls and share >= LEAST / 2:
+            yield _CAUSES.found("array_of_archive", line.where, share, text=line.text, names=data.archives)
+
+
 def _handling(seen: Symptoms) -> Found:
     """What is in memory is handled number by number, or row by row."""
     data, loading = seen.evidence.data, seen.evidence.loading
@@ -82,7 +89,7 @@ def _workers(seen: Symptoms) -> Found:
         yield _CAUSES.found("workers_copy_objects", loader, seen=seen, grew=grew)
 
 
-CAUSES = (_files, _handling, _padding, _workers)
+CAUSES = (_files, _archives, _handling, _padding, _workers)
 
 
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:

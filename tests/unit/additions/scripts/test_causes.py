@@ -9,6 +9,7 @@ from collections import defaultdict
 from types import SimpleNamespace
 
 import msgspec
+import numpy
 import pytest
 import torch
 
@@ -216,6 +217,44 @@ def test_an_open_file_is_shared_by_workers_and_a_closed_or_a_written_one_is_not(
         loader = SimpleNamespace(dataset=SimpleNamespace(**held))
         assert data_facts(loader, 0).shared == ["rows", "text", "base"]
     base.close()
+
+
+class Beats:
+    """A data set of an .npz archive."""
+
+    def __init__(self, path, samples):
+        self.file = numpy.load(path)
+        self.samples = samples
+
+    def __len__(self):
+        return self.samples
+
+
+@pytest.mark.parametrize(("samples", "of_module", "archives"), [
+    (40, False, ["dataset.file"]),
+    (2, False, []),  # each sample is an array of the archive
+    (2, True, []),
+    (40, True, ["BEATS", "dataset.file"]),
+])  # fmt: skip
+def test_an_archive_of_arrays_is_told_where_each_sample_reads_a_whole_one(
+    samples, of_module, archives, tmp_path, monkeypatch
+):
+    """More loader workers were the remedy."""
+    numpy.savez(tmp_path / "beats.npz", x=numpy.zeros((40, 8)), y=numpy.zeros(40))
+    beats = Beats(tmp_path / "beats.npz", samples)
+    if of_module:
+        monkeypatch.setattr(sys.modules[__name__], "BEATS", beats.file, raising=False)
+    facts = data_facts(SimpleNamespace(dataset=torch.utils.data.Subset(beats, range(samples))), 0)
+    assert (facts.archives, facts.in_memory) == (archives, [])
+    line = Line("data set", "/home/me/train.py", 7, 4.0, ["NpzFile.__getitem__"], 'x = self.file["x"][i]')
+    loading = Loading(batches=10, samples=80, seconds=4.0)
+    (found,) = findings(
+        seen(parts={"data set": 6.0, "forward": 4.0}, lines=[line], loading=loading, data=facts)
+    )
+    assert found.cause == ("array_of_archive" if archives else "loading_line")
+    if archives:
+        assert (found.where, found.share, found.kind) == ("train.py:7", 0.4, "waste")
+        assert 'in `x = self.file["x"][i]`, which reads a whole array again' in found.evidence
 
 
 def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
