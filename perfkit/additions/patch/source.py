@@ -6,7 +6,6 @@ Positions of `ast` and of `co_positions()` both count lines and bytes of UTF-8, 
 import ast
 import codecs
 import itertools
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -58,33 +57,32 @@ class SourceFile:
 
     # ------------------------------------------------------------ editing
 
-    def set_arguments(self, call: ast.Call, settings: str, order: Sequence[str] = ()) -> None:
-        """Sets arguments, such as `lr=1 fused=True`, some of which may be given by their `order`."""
+    def set_arguments(self, call: ast.Call, add: str, order: Sequence[str] = (), reset: str = "") -> None:
+        """Sets arguments, such as `lr=1 fused=True`; some of a call may be given by their `order`."""
+        wanted = [*add.split(), *reset.split()]
         given: dict[str | None, ast.expr] = dict(zip(order, call.args, strict=False))
         for place, argument in enumerate(call.args):
             if isinstance(argument, ast.Starred):  # any that follow may be in it
                 given |= dict.fromkeys(order[place:], argument.value)
         given |= {part.arg: part.value for part in call.keywords}
-        for setting in settings.split():
+        for setting in wanted:
             name, code = setting.split("=", 1)
             value = given.get(name)
             if isinstance(value, ast.Constant):
                 self.edits.append((*self._span(value), code))
             elif made := value or given.get(None):  # by a variable, or within a dictionary as `**options`
                 where = f"where `{ast.unparse(made)}` comes from"
-                raise Refused(f"{self.name}:{made.lineno}: set {settings} {where}")
-            else:
+                raise Refused(f"{self.name}:{made.lineno}: set {' '.join(wanted)} {where}")
+            elif setting in add.split():  # those to reset are not there
                 # After the last argument; the parentheses of a generator may be those of the call.
                 end = self._span(call)[1] - 1
                 places = [min(self._span(part)[1], end) for part in (*call.args, *call.keywords)]
-                self._insert(max(places, default=end), f", {setting}" if places else setting)
+                at = max(places, default=end)
+                self.edits.append((at, at, f", {setting}" if places else setting))
 
     def _span(self, node: Any) -> tuple[int, int]:
         start = self._starts[node.lineno - 1] + node.col_offset
         return start, self._starts[node.end_lineno - 1] + node.end_col_offset
-
-    def _insert(self, at: int, text: str) -> None:
-        self.edits.append((at, at, text))
 
     def add_before(self, statement: ast.stmt, line: str) -> None:
         before = self.lines[statement.lineno - 1][: statement.col_offset].decode()
@@ -107,11 +105,12 @@ class SourceFile:
         self._add(last.end_lineno or 0, line)
 
     def _add(self, number: int, line: str) -> None:
-        self._insert(self._starts[number], f"{line}\n".replace("\n", self._end))
+        at = self._starts[number]
+        self.edits.append((at, at, f"{line}\n".replace("\n", self._end)))
 
     def edited(self) -> bytes:
-        import_torch = r"^import (.*, *)?torch(\.\w+)*\s*(,|#|$)"
-        if any("torch." in edit[2] for edit in self.edits) and not re.search(import_torch, self.text, re.M):
+        needs_torch = any("torch." in edit[2] for edit in self.edits)
+        if needs_torch and not any(map(_imports_torch, self._tree.body)):
             raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
         result = self.data
         for start, end, text in sorted(dict.fromkeys(self.edits), key=lambda edit: edit[0])[::-1]:

@@ -5,6 +5,9 @@ import os
 import subprocess
 
 import pytest
+from torch import nn, ones
+from torch.optim import SGD, Adam
+from torch.utils.data import DataLoader
 
 from perfkit.additions.patch import edits as patching
 from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
@@ -117,6 +120,26 @@ def test_every_switch_is_edited_or_refused_in_words(tmp_path):
         assert result.refused[name] == reason
 
 
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        (
+            "DataLoader(data, num_workers=4, prefetch_factor=4, multiprocessing_context='fork')\n",
+            {"workers": 0},
+        ),
+        ("DataLoader(data, num_workers=4, persistent_workers=True)\n", {"workers": 0}),
+        ("SGD(parameters, foreach=True)\n", {"optimizer_impl": "fused"}),
+        ("Adam(parameters, fused=True)\n", {"optimizer_impl": "foreach"}),
+    ],
+)
+def test_torch_takes_what_is_written(text, settings, tmp_path):
+    """Each has an argument that torch refuses next to the one that is set."""
+    role = "loader" if "DataLoader" in text else "optimizer"
+    result = patched(tmp_path, text, settings, {role: [text.partition("(")[0]]})
+    names = {"DataLoader": DataLoader, "SGD": SGD, "Adam": Adam}
+    exec(after(result), {**names, "data": [1], "parameters": [nn.Parameter(ones(1))]})
+
+
 def test_tabs_and_line_ends_stay(tmp_path):
     text = LOOP.replace("    ", "\t").replace("\n", "\r\n") + "# end, ä, no newline"
     result = patched(tmp_path, text, {"compile": True, "workers": 1}, ROLES)
@@ -147,6 +170,15 @@ LOADER = {"loader": ["DataLoader("]}
          "loader = DataLoader(data, 32, True, None, None, 2, persistent_workers=True)"),
         ("loader = DataLoader(data, 32, True, None, None, 0, None, False)\n", {"pin_memory": True},
          "loader = DataLoader(data, 32, True, None, None, 0, None, True)"),
+        ("loader = DataLoader(data, num_workers=2)\n", {"workers": 0}, "loader = DataLoader(data, num_workers=0)"),
+        ("loader = DataLoader(data, num_workers=4, prefetch_factor=4)\n", {"workers": 0},
+         "loader = DataLoader(data, num_workers=0, prefetch_factor=None)"),
+        ("loader = DataLoader(data, num_workers=4, multiprocessing_context='spawn')\n", {"workers": 0},
+         "loader = DataLoader(data, num_workers=0, multiprocessing_context=None)"),
+        ("loader = DataLoader(data, 8, True, None, None, 4, None, False, False, 0, None, 'spawn')\n", {"workers": 0},
+         "loader = DataLoader(data, 8, True, None, None, 0, None, False, False, 0, None, None)"),
+        ("loader = DataLoader(data)\n", {"prefetch_factor": 4, "workers": 2},
+         "loader = DataLoader(data, num_workers=2, persistent_workers=True, prefetch_factor=4)"),
         ("loader = DataLoader(*given, num_workers=2)\n", {"workers": 4},
          "loader = DataLoader(*given, num_workers=4, persistent_workers=True)"),
     ],
@@ -162,6 +194,10 @@ def test_a_value_is_changed_where_it_is_set(text, settings, line, tmp_path):
         ("copy", "x.to(0, None, False)\n", {"non_blocking": True}, "x.to(0, None, True)"),
         ("optimizer", "optim.Adamax(p, 1, b, 0, 0, None)\n", {"optimizer_impl": "foreach"},
          "optim.Adamax(p, 1, b, 0, 0, True)"),
+        ("optimizer", "optim.SGD(p, foreach=True)\n", {"optimizer_impl": "fused"},
+         "optim.SGD(p, foreach=False, fused=True)"),
+        ("optimizer", "optim.Adam(p, fused=True)\n", {"optimizer_impl": "foreach"},
+         "optim.Adam(p, fused=False, foreach=True)"),
         ("optimizer", "optim.SGD(*given)\n", {"optimizer_impl": "foreach"}, "optim.SGD(*given, foreach=True)"),
     ],
 )  # fmt: skip
@@ -179,6 +215,14 @@ REFUSED = {
                                 "train.py:1: set num_workers=4 persistent_workers=True where `n` comes from"),
     "computed": ("DataLoader(data, batch_size=total // ranks)\n", {"batch_size": 8},
                  "train.py:1: set batch_size=8 where `total // ranks` comes from"),
+    "workers in options": ("DataLoader(data, num_workers=2, **options)\n", {"workers": 0},
+                           "train.py:1: set num_workers=0 persistent_workers=False prefetch_factor=None "
+                           "multiprocessing_context=None where `options` comes from"),
+    "no workers": ("DataLoader(data)\n", {"prefetch_factor": 4},
+                   "it acts only with workers, which is 0 here: set both"),
+    "workers that cannot be set": ("DataLoader(data, num_workers=n)\n", {"workers": 4, "prefetch_factor": 4},
+                                   "train.py:1: set num_workers=4 persistent_workers=True where `n` comes from",
+                                   "it acts only with workers, which is 0 here: set both"),
     "an option": ('p.add_argument("-b", "--batch-size")\nDataLoader(data, a.batch_size)\n', {"batch_size": 8},
                   "set it with the script's option --batch-size 8"),
     "an option of the argument": ("p.add_argument('--num-workers')\nDataLoader(data, num_workers=a.num_workers)\n",
@@ -201,11 +245,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_placed_is_refused_in_words(case, tmp_path):
-    text, settings, reason = REFUSED[case]
+    text, settings, *reasons = REFUSED[case]
     passes = {"forward": ["net("]} | ({"backward": ["loss.backward("]} if "backward" in text else {})
     result = patched(tmp_path, text, settings, LOADER if "DataLoader" in text else passes)
-    assert list(result.refused.values()) == [reason] and not result.diff() and not result.edited
-    assert reason in result.notes()[0].text
+    assert list(result.refused.values()) == reasons and not result.diff() and not result.edited
+    assert reasons[0] in result.notes()[0].text
 
 
 def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
