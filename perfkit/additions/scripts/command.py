@@ -19,8 +19,8 @@ Module = Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for pyt
 
 
 def launcher(program: str) -> str | None:
-    """The module that knows a program which starts several ranks; a file of this name is a script."""
-    return None if Path(program).is_file() else registry.table("LAUNCHERS").get(Path(program).name)
+    """The module that knows a program which starts several ranks; a file or path of this name is none."""
+    return None if Path(program).is_file() else registry.table("LAUNCHERS").get(program)
 
 
 def watch(

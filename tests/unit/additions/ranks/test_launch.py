@@ -5,7 +5,9 @@ import pytest
 from perfkit.additions.ranks.command import match
 from perfkit.additions.ranks.launch import launch_of, launch_with
 from perfkit.additions.ranks.switches import in_words, of_script, parse
+from perfkit.additions.referee.command import _match
 from perfkit.additions.referee.match import Terms
+from perfkit.additions.scripts.command import launcher
 from perfkit.errors import InvalidValue
 
 
@@ -32,6 +34,16 @@ def test_a_command_that_names_either_script_starts_each_side_s_own_there(word, s
     started = [starter.launch_of(side.title).command for side in (sides.a, sides.b)]
     assert started == [("torchrun", "old.py", "-x"), ("torchrun", "new.py", "-x")]
     assert "old.py: torchrun old.py -x\nnew.py: torchrun new.py -x\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["data/python", "./torchrun", "runs/srun"])
+def test_a_path_of_the_name_of_a_launcher_is_none(program, scripts, tmp_path):
+    """The folder data/python, an argument of two scripts, was taken for what starts them on several ranks."""
+    (tmp_path / "data" / "python").mkdir(parents=True)
+    assert launcher(program) is None
+    sides = _match(["old.py", "new.py", program], [], False, Terms("smoke"))
+    starter = sides.plan.source().starter
+    assert starter.launch_of(sides.a.title).arguments == (program,)
 
 
 @pytest.mark.parametrize("command", [["torchrun", "-m"], ["torchrun", "run.py"]])
