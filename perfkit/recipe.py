@@ -149,12 +149,11 @@ def _known(name: str) -> Switch:
 
 
 def allowed(values: Mapping[str, Any]) -> dict[str, Value]:
-    """The values that their switches allow. Names that are not switches are left out, too."""
+    """The values that their switches allow, parsed. Names that are not switches are left out, too."""
     kept = {}
     for name, value in values.items():
         with contextlib.suppress(InvalidValue, KeyError):
-            switches()[name].parse(value)
-            kept[name] = value
+            kept[name] = switches()[name].parse(value)
     return kept
 
 

@@ -69,6 +69,15 @@ def test_a_value_that_is_not_allowed_is_one_clear_message(name, value, words):
     assert allowed({name: value, "no_such": 1, "wait_policy": "passive"}) == {"wait_policy": "passive"}
 
 
+def test_values_that_are_allowed_are_those_that_their_switches_take():
+    """A recording's "4" was kept as a text, which is not equal to 4."""
+    assert allowed({"workers": "4", "amp": "BF16", "compile": "on"}) == {
+        "workers": 4,
+        "amp": "bf16",
+        "compile": True,
+    }
+
+
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
