@@ -96,14 +96,8 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def rounds(self) -> Rounds:
-        return Rounds(
-            own_samples_per_s=self.own_samples_per_s,
-            other_samples_per_s=self.other_samples_per_s,
-            disturbed=self.disturbed,
-            incarnations=self.incarnations,
-            interleaved=self.interleaved,
-            spread=self.spread,
-        )
+        fields = {name: getattr(self, name) for name in Rounds.__struct_fields__}
+        return Rounds(**fields)
 
     @property
     def factors(self) -> list[Rounds]:

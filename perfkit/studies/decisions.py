@@ -5,9 +5,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
-from perfkit.ladder.catalogue import OPTIMIZATIONS, TOGETHER
+from perfkit.ladder.catalogue import OPTIMIZATIONS, TOGETHER, sizing
+from perfkit.process.failures import PACKAGE
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import Decided, Decision, Run, RunStore
+from perfkit.rules import Target
 from perfkit.studies.sources import Plan
 
 
@@ -19,9 +21,13 @@ def ladder_key(plan: Plan) -> str:
 
 
 def plan_key(plan: Plan) -> str:
-    """The key of a plan in the store: a digest of its parts, and of the code of its workload's module."""
-    parts = [asdict(part) for part in (plan.fixed().subject, plan.ladder, plan.rule)]
-    named = [*parts, plan.recorded]
+    """The key of a plan in the store: a digest of its parts, of what stages set here, and of all code."""
+    subject = plan.fixed().subject
+    sizes = sizing(subject.size, Target(subject.kind))
+    cards = {name: card.changes(sizes) for name, card in OPTIMIZATIONS.items()}
+    parts = [asdict(part) for part in (subject, plan.ladder, plan.rule)]
+    program = [(PACKAGE / name).read_text(encoding="utf-8") for name in ("train.py", "program.py")]
+    named = [*parts, plan.recorded, cards, program]
     return hashlib.sha256(json.dumps(named, sort_keys=True, default=repr).encode()).hexdigest()
 
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from perfkit import workloads
+from perfkit.ladder import catalogue
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.schema import Decision
@@ -121,3 +122,21 @@ def test_a_question_is_of_everything_in_a_plan_and_of_the_workload_s_code(ladder
     monkeypatch.setattr(workloads, "source", lambda name: b"edited")
     assert decisions.plan_key(ladder) != asked
     assert decisions.plan_key(began) == asked, "what was measured is the code that it began with"
+
+
+def test_a_question_is_of_what_the_cards_set_here_and_of_the_program(ladder, monkeypatch, tmp_path):
+    """After an edit of a card, numbers of its old settings were shown as measured earlier."""
+    asked = decisions.plan_key(ladder)
+    with monkeypatch.context() as edited:
+        card = structs.replace(catalogue.OPTIMIZATIONS["data_loading"], settings={"workers": 7})
+        edited.setitem(catalogue.OPTIMIZATIONS, "data_loading", card)
+        assert decisions.plan_key(ladder) != asked
+    with monkeypatch.context() as grown:
+        grown.setattr(catalogue, "usable_cores", lambda: 64)
+        assert decisions.plan_key(ladder) != asked, "its workers are others"
+    for name in ("train.py", "program.py"):
+        (tmp_path / name).write_bytes((decisions.PACKAGE / name).read_bytes())
+    monkeypatch.setattr(decisions, "PACKAGE", tmp_path)
+    assert decisions.plan_key(ladder) == asked
+    (tmp_path / "train.py").write_text("# edited")
+    assert decisions.plan_key(ladder) != asked
