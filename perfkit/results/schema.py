@@ -76,7 +76,7 @@ class Raw(msgspec.Struct, frozen=True):
     gpu_utilization_nvml: list[float] = []
     block_steps: list[Count] = []
     disturbed: list[Share] = []
-    """For each round, the largest share of the cores that others took during one of its slices."""
+    """For each round, the share of the cores that others took during its slice."""
     incarnations: list[RoundCount] = []  # rounds in each incarnation; empty if there is only one
     further_warmup_s: list[list[Duration]] = []  # the warm-up steps of each further incarnation
 

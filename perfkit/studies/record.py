@@ -134,7 +134,7 @@ def _raw(side: Side, parts: list[list[Round]]) -> Raw:
         further_warmup_s=[each.step_s for each in further],
         block_samples_per_s=[each.samples_per_s for each in slices],
         block_steps=[len(each.step_s) for each in slices],
-        disturbed=[each.disturbed for each in rounds],
+        disturbed=[each.taken[side] for each in rounds],
         incarnations=[len(part) for part in parts],
         ceiling_samples_per_s=[each.samples_per_s for each in side.on_cached_batch],
         gpu_utilization_nvml=side.gpu_utilization,

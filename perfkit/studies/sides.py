@@ -57,10 +57,6 @@ class Round:
     """The share of the cores, or of the GPU, that others took meanwhile."""
     sampled: dict[Side, list[float]] = field(default_factory=dict)  # of the GPU's utilization meanwhile
 
-    @property
-    def disturbed(self) -> float:
-        return max(self.taken.values(), default=0.0)
-
     def add(self, side: Side, steps: TimedSteps, taken: float, sampled: list[float]) -> None:
         """Adds a slice of a side; if it was measured twice, the less disturbed one counts."""
         if side not in self.slices or taken < self.taken[side]:

@@ -99,7 +99,7 @@ def test_rates_agree_with_the_ratio_in_a_disturbed_room_of_several_incarnations(
     assert second.speedup("baseline").ratio == pytest.approx(ratio, rel=1e-12)
 
 
-def test_what_others_took_in_the_slices_of_a_third_side_is_nothing_to_the_ratio_of_two(machine, where):
+def test_what_others_took_in_the_slices_of_a_third_side_is_nothing_to_the_other_two(machine, where):
     def taken():
         child = machine.children[machine.slices()[-1]]
         return 0.4 if machine.batch_of(child) == 32 else 0.0
@@ -108,7 +108,7 @@ def test_what_others_took_in_the_slices_of_a_third_side_is_nothing_to_the_ratio_
     first, second, third = measure(where, THREE, rounds=5)
     assert set(second.pairing("baseline").disturbed) == {0.0}
     assert set(third.pairing("baseline").disturbed) == {0.4}
-    assert set(first.raw.disturbed) == {0.4}, "as far as it is one room"
+    assert [set(run.raw.disturbed) for run in (first, second, third)] == [{0.0}, {0.0}, {0.4}]
 
 
 def test_processes_are_renewed_while_there_is_time_and_each_incarnation_starts_anew(machine, where):
@@ -518,7 +518,7 @@ def test_a_slice_that_others_mostly_took_is_taken_again_and_the_cleaner_one_coun
     shares = iter([0.9, 0.0, 0.1, *[0.0] * 100])
     machine.taken = lambda: next(shares)
     first, second = measure(where, [stage(8), stage(16)], rounds=1, budget_s=1e-9 + 10, precision=9.0)
-    assert max(first.raw.disturbed) == max(second.raw.disturbed) == pytest.approx(0.1)
+    assert max([*first.raw.disturbed, *second.raw.disturbed]) == pytest.approx(0.1)
     assert len(machine.slices()) == 2 * len(second.raw.disturbed) + 1
 
 
