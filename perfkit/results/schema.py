@@ -133,7 +133,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     mechanism: list[Mechanism] = []
     pairings: list[Pairing] = []
     reference_samples_per_s: Rate | None = None
-    """The baseline's rate, for a run that was not measured in the same rounds as the others."""
+    """The baseline's rate, for every run that was compared with it: its own is this times their ratio."""
     losses: Losses = []
     startup_s: Seconds | None = None
     compile_s: Seconds | None = None
