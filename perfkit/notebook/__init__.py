@@ -14,6 +14,7 @@ _CORE = {
     "training_loop": "perfkit.notebook.shown:training_loop",
     "use": "perfkit.notebook.ladder:use",
 }
+_OF_PANELS = {"ipywidgets", "IPython", "anywidget", "traitlets", "matplotlib"}
 
 
 def __dir__() -> list[str]:
@@ -27,5 +28,7 @@ def __getattr__(name: str) -> Any:
     try:
         return lookup.load(reference)
     except ModuleNotFoundError as problem:
+        if problem.name not in _OF_PANELS:
+            raise
         remedy = "Panels need it: pip install jupyterlab ipywidgets anywidget matplotlib"
         raise PerfkitError(f"{problem.name} is missing", remedy) from problem

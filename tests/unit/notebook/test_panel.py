@@ -16,7 +16,7 @@ from IPython.utils.capture import capture_output
 
 from perfkit import notebook as pk
 from perfkit import workloads
-from perfkit.errors import Cancelled, InvalidValue, RunFailed, StoreError
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, StoreError
 from perfkit.notebook.shown import CellOutput
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
@@ -318,6 +318,17 @@ def test_a_stopped_answer_does_not_take_the_place_of_a_complete_one(monkeypatch)
     assert [*panel.runs] == fewer, "what was finished is shown"
     assert "stopped" in panel.status.line.value
     assert RunStore().remembered(plan_key(panel.plan)) == runs
+
+
+@pytest.mark.parametrize(("missing", "is_of_panels"), [("anywidget", True), ("torchvision", False)])
+def test_only_for_packages_of_panels_a_missing_one_has_their_remedy(missing, is_of_panels, monkeypatch):
+    def load(reference):
+        raise ModuleNotFoundError(f"No module named '{missing}'", name=missing)
+
+    monkeypatch.setattr(pk, "lookup", types.SimpleNamespace(load=load))
+    expected = "anywidget is missing" if is_of_panels else "No module named 'torchvision'"
+    with pytest.raises(PerfkitError if is_of_panels else ModuleNotFoundError, match=expected):
+        pk.__getattr__("StagePanel")
 
 
 def test_a_disk_that_was_full_once_says_nothing_of_the_next_run(monkeypatch):
