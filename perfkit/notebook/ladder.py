@@ -140,7 +140,7 @@ class LadderPanel(Panel):
     def _measure(self, job: Job) -> None:
         self._climb(job)
         if not job.plan.recorded:
-            self.store.remember(plan_key(job.plan), self.runs[0].session)
+            self.store.remember(plan_key(job.plan), self.answer.runs[0].session)
             self._check(job)
             with self._noted("The steps could not be drawn"):
                 self._steps(job.progress)
@@ -170,10 +170,10 @@ class LadderPanel(Panel):
 
     def _remember_others(self, before: Answered, job: Job) -> None:
         """Remembers a whole ladder in which a stage failed, if others were measured."""
-        measured = [run for run in self.runs if run.status == "ok" and not run.is_again]
+        measured = [run for run in self.answer.runs if run.status == "ok" and not run.is_again]
         is_whole = not (job.progress.cancelled.is_set() or self.store.lost)
         if len(measured) > 1 and is_whole and self.answer is not before and not job.plan.recorded:
-            self.store.remember(plan_key(job.plan), self.runs[0].session)
+            self.store.remember(plan_key(job.plan), self.answer.runs[0].session)
 
     def sections(self) -> Sequence[Content]:
         if not self.runs:

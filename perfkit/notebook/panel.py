@@ -198,7 +198,7 @@ class Panel(Sectioned):
 
     def _observe(self, job: Job, run: Run | None) -> None:
         if run:  # it has just ended
-            self._take(replace(self.answer, runs=[*self.runs, run]))
+            self._take(replace(self.answer, runs=[*self.answer.runs, run]))
         if job.state == "running":
             self.status.follow(job.now)
             if self._output is not self._with_controls:

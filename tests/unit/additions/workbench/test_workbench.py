@@ -6,10 +6,11 @@ from msgspec.structs import replace
 from perfkit import lookup, registry
 from perfkit import notebook as pk
 from perfkit.additions.workbench.panel import Workbench
-from perfkit.errors import Cancelled, InvalidValue
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.notebook.shown import Shown
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
+from perfkit.studies.decisions import plan_key
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.notebook.test_panel import press, wait_until, words
 from tests.unit.show.fake_runs import session
@@ -95,6 +96,26 @@ def test_a_stop_before_the_first_round_leaves_what_is_shown_and_profile_leaves_c
         press(bench, "pk-continue")
         wait_until(lambda: not bench.is_busy)
     assert study.earlier == answer
+
+
+def test_runs_that_are_ticked_while_it_measures_are_no_part_of_its_answer(monkeypatch, bench):
+    """The session of the old runs was remembered as what the new plan had measured."""
+    base = replace(RUNS[0], id="base", session="new")
+    failed = replace(RUNS[1], id="failed", session="new", status="failed", reason="it broke", pairings=[])
+    finished = []
+
+    def measured(progress):
+        tick(bench, *RUNS)
+        progress.finish(base)
+        finished.extend(bench.answer.runs)
+        return [base, failed]
+
+    FakeStudy(monkeypatch, measured)
+    bench.set(workers=1)
+    with pytest.raises(PerfkitError, match="it broke"):
+        bench.run()
+    assert finished == [base]
+    assert RunStore().remembered(plan_key(bench.plan)) == []
 
 
 def test_two_ticked_runs_are_compared(bench):
