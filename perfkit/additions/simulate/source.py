@@ -12,6 +12,7 @@ from msgspec import structs
 
 from perfkit import lookup, workloads
 from perfkit.additions.inside import MEMORY
+from perfkit.additions.shared.looking import PROFILE
 from perfkit.additions.simulate import article, chrome
 from perfkit.additions.simulate import host as hosts
 from perfkit.additions.simulate.costs import GPUS, Gpu, gpu
@@ -144,6 +145,8 @@ class SimulatedSession(Session):
         prediction = self.prediction(recipe)
         if question == MEMORY:
             return prediction.memory()
+        if question != PROFILE:
+            raise InvalidValue(f"no step of a simulated GPU runs, to answer {question}", "Use a real device")
         if arguments.get("stacks"):
             raise InvalidValue("a simulated step has no Python frames", "Leave out stacks")
         chrome.write(Path(arguments["path"]), prediction, prediction.outcome(noted=arguments["active"]))

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfkit.additions.doctor.noise import measure_noise
+from perfkit.additions.inside import KERNELS
 from perfkit.additions.inside.looks import kernels
 from perfkit.additions.parity.study import parity
 from perfkit.additions.search.tune import tune
@@ -87,6 +88,16 @@ def test_python_frames_of_a_step_that_does_not_run_are_refused(tmp_path, monkeyp
     assert session.ask_training(Recipe(), PROFILE, **where, stacks=False) == where["path"]
     with pytest.raises(InvalidValue, match="a simulated step has no Python frames"):
         session.ask_training(Recipe(), PROFILE, **where, stacks=True)
+
+
+def test_a_question_that_only_a_training_can_answer_is_refused_in_words(monkeypatch):
+    """It was answered as a profile, which ended in a KeyError."""
+    session = SimulatedSession(plan(device="sim:v100").source(), Progress())
+    monkeypatch.setattr(session, "prediction", lambda recipe: prediction())
+    with pytest.raises(
+        InvalidValue, match=r"no step of a simulated GPU runs, to answer perfkit\.additions\.in"
+    ):
+        session.ask_training(Recipe(), KERNELS)
 
 
 def test_errors_are_those_of_the_constants_in_use():
