@@ -11,8 +11,10 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from perfkit import lookup
 from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak
@@ -25,8 +27,7 @@ WINDOW = 4  # warm-up steps that are compared with as many before them
 MAX_WARMUP_STEPS = 200
 STEADY = 0.05  # the time is steady if the medians of two windows differ by at most this share
 UNTIMED_FIRST = 3  # steps on a cached batch that do not count: some batches may have been fetched ahead
-MANY_MARKED = 8
-"""This many steps with other work in them count from then on, if they are at least half of all steps."""
+MANY_MARKED = 8  # steps with other work in them: so many count from then on, if they are half of all steps
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,52 @@ class MeasuredStep:
 
 
 @dataclass
-class TakenSteps:
-    """Consecutive steps, each with its time by the clock that counts (`worker.timeline`)."""
+class TakenStep:
+    """One of `TakenSteps`."""
 
-    plain: list[Any] = field(default_factory=list)  # those that count
-    marked: list[Any] = field(default_factory=list)
-    """Steps with other work in them, which are left out together with their time."""
-    step_s: list[float] = field(default_factory=list)
-    """The times of the plain steps, known once the device has reached their end."""
-    on_device: bool = False  # whether these times are the device's own
+    step: Any  # a `MeasuredStep`, or a script's
+    seconds: float  # by the clock that counts (`worker.timeline`); until that is read, by the host's
+
+
+class TakenSteps:
+    """Consecutive steps in their order. Those with other work in them may be left out, with their time.
+
+    The early ones were taken before, so they have only the host's times; they count.
+    """
+
+    def __init__(self, device: torch.device, clock: Callable[[], float], early: Sequence[Any]) -> None:
+        self._timeline = Timeline(device, clock)
+        self._has_device_times = device.type != "cpu"
+        self._early = [TakenStep(step, step.seconds) for step in early]
+        self._later: list[TakenStep] = []
+        self.counted = [*self._early]  # the early ones, and the later ones that are not left out
+        self.marks = set[str]()  # the other work in those that are left out
+
+    def add(self, step: Any, counts: bool) -> None:
+        """Adds a step that has just ended."""
+        self._timeline.mark()
+        taken = TakenStep(step, step.seconds)
+        self._later.append(taken)
+        if counts:
+            self.counted.append(taken)
+        else:
+            self.marks |= step.marks
+
+    def count_all(self) -> None:
+        self.counted = [*self._early, *self._later]
+
+    def read_times(self) -> None:
+        """Waits until the device has reached the end of the last step, and gives the steps their times."""
+        for taken, seconds in zip(self._later, self._timeline.step_s(), strict=True):
+            taken.seconds = seconds
+
+    @property
+    def plain(self) -> list[Any]:
+        return [taken.step for taken in self.counted]
+
+    @property
+    def step_s(self) -> list[float]:
+        return [taken.seconds for taken in self.counted]
 
     def timed(self) -> TimedSteps:
         return TimedSteps(
@@ -57,7 +95,7 @@ class TakenSteps:
             seconds=max(sum(self.step_s), 1e-9),
             step_s=[step.seconds for step in self.plain],
             data_wait_s=[step.waited for step in self.plain],
-            device_step_s=self.step_s if self.on_device else [],
+            device_step_s=self.step_s if self._has_device_times else [],
         )
 
 
@@ -89,6 +127,8 @@ class Procedures:
     `samples_per_step` and `batches_per_step`. Inside `on_cached_batch`, it trains on one batch that is on the
     device; inside `phases`, the parts of a step have names for the profiler. `note` stores a remark.
     """
+    under_way: TakenSteps
+    """The steps of the last `take`. If the training ends during it, they are all that is known of it."""
     first_graphs = 0  # graphs that torch.compile made before later ones count as recompilations
 
     def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -97,10 +137,6 @@ class Procedures:
         self._step_s = math.inf  # the duration of a step at the end of the warm-up
         self._counts_marked = False  # whether steps with other work in them count
         self._plain = self._marked = 0
-        self.under_way = TakenSteps()
-        """The steps of the last `take`. If the training ends during it, they are all that is known of it."""
-        self._timeline: Timeline | None = None
-        self._order: list[Any] = []
 
     def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:
         if ":" in question:
@@ -117,57 +153,35 @@ class Procedures:
     ) -> Taking:
         """Takes `count` steps, including the `early` ones, and more until `enough()` or `most` steps."""
         self.report(phase)
-        taken = TakenSteps(list(early))
+        taken = TakenSteps(self.subject.device, self._clock, early)
         self.under_way = taken
-        self._order = []
-        self._timeline = Timeline(self.subject.device, self._clock)
-        while True:
-            steps = len(taken.plain)
-            if steps >= count and (steps >= most or enough()):
-                break
+        while len(taken.counted) < count or (len(taken.counted) < most and not enough()):
             step = yield
-            self._timeline.mark()
-            self._add(step, taken)
-        self.time_steps(early)
+            self._add(step)
+        taken.read_times()
         self.check(taken.plain)
         return taken
-
-    def time_steps(self, early: Sequence[Any] = ()) -> None:
-        """Gives the steps of the last `take` their times; if it is still running, its steps so far.
-
-        The early steps were taken before it, so they keep the host's times.
-        """
-        assert self._timeline
-        taken = self.under_way
-        counts = {id(step) for step in taken.plain}
-        pairs = zip(self._order, self._timeline.step_s(), strict=False)
-        taken.step_s = [step.seconds for step in early]
-        taken.step_s += [seconds for step, seconds in pairs if id(step) in counts]
-        taken.on_device = self.subject.device.type != "cpu"
 
     def check(self, steps: Sequence[Any]) -> None:
         """Raises an error if steps do not train."""
 
-    def _add(self, step: Any, taken: TakenSteps) -> None:
-        self._order.append(step)
-        if self._counts_marked or not step.marks:
-            taken.plain.append(step)
+    def _add(self, step: Any) -> None:
+        counts = self._counts_marked or not step.marks
+        self.under_way.add(step, counts)
+        if counts:
             self._plain += 1
             return
-        taken.marked.append(step)
         self._marked += 1
         if self._marked >= max(MANY_MARKED, self._plain):
             self.count_marked()
 
     def count_marked(self) -> None:
         """Steps with other work in them count from now on, and those of the last `take`."""
-        taken = self.under_way
         self._counts_marked = True
-        marks = " and ".join(sorted(set().union(*(each.marks for each in taken.marked))))
+        marks = " and ".join(sorted(self.under_way.marks))
         which = "every second step" if self._plain else "every step"
         self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
-        taken.plain += taken.marked
-        taken.marked = []
+        self.under_way.count_all()
 
     def warm_up(self, budget_s: float) -> Taking:
         """Takes steps until their time is steady, or the budget is spent; then resets the memory peak."""
@@ -175,9 +189,9 @@ class Procedures:
         until = self._clock() + budget_s
 
         def is_warm() -> bool:
-            if len(self.under_way.plain) % window:
+            if len(self.under_way.counted) % window:
                 return False
-            self.time_steps()
+            self.under_way.read_times()
             step_s = self.under_way.step_s
             before = step_s[-2 * window : -window] or [0.0]
             difference = abs(statistics.median(before) - statistics.median(step_s[-window:]))
@@ -222,16 +236,15 @@ class Procedures:
 @contextlib.contextmanager
 def workers_stopped(iterator: Any) -> Iterator[None]:
     """Keeps a loader's workers stopped while it is active; those that have ended are left alone."""
-    alive = [worker for worker in getattr(iterator, "_workers", ()) if worker.is_alive()]
+    alive = [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.is_alive()]
     try:
-        for worker in alive:
-            _signal(worker, signal.SIGSTOP)
+        _signal(alive, signal.SIGSTOP)
         yield
     finally:
-        for worker in alive:
-            _signal(worker, signal.SIGCONT)
+        _signal(alive, signal.SIGCONT)
 
 
-def _signal(worker: Any, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # the worker has just ended
-        os.kill(worker.pid, number)
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # the worker has just ended
+            os.kill(pid, number)

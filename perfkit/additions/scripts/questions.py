@@ -151,7 +151,7 @@ class Questions(Procedures, Callback):
 
         def is_over() -> bool:
             taken = self.under_way
-            return bool(taken.plain or taken.marked) and clock() > (until if taken.plain else latest)
+            return bool(taken.counted or taken.marks) and clock() > (until if taken.counted else latest)
 
         with self.run_account.counting():
             try:
@@ -162,13 +162,12 @@ class Questions(Procedures, Callback):
                 while known < len(self._script.optimizers):  # one that shows up later makes steps longer
                     known = len(self._script.optimizers)
                     yield from self.take(0, "measuring", steps, is_over)
-                if not self.under_way.plain:
+                if not self.under_way.counted:
                     self.count_marked()
-                    self.time_steps()
             except Ended:
-                if not self.under_way.plain:
+                if not self.under_way.counted:
                     raise
-                self.time_steps()
+                self.under_way.read_times()
                 return messages.Observation(block=self.under_way.timed(), ended=True)
         return messages.Observation(block=self.under_way.timed())
 

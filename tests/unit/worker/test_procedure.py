@@ -165,12 +165,33 @@ def test_what_a_marked_step_waits_for_is_not_taken_from_the_plain_ones(monkeypat
     assert len(block.step_s) == 6
 
 
+def test_steps_that_come_to_count_keep_their_place_so_all_times_of_a_step_are_at_one_index(monkeypatch):
+    """They came last in the host's times, while the device's stayed in the order of time."""
+    subject = on_device(monkeypatch, [1.0, 3.0], marks=[NOTHING, {"new epoch"}])
+    block = subject.slice(samples=4 * 10)
+    assert subject.notes == ["every second step has new epoch in it, so that is part of a step here"]
+    is_marked = [False, True] * 8
+    assert [step_s > 0.5 for step_s in block.step_s] == is_marked
+    assert [step_s > 2.0 for step_s in block.device_step_s] == is_marked
+
+
 def test_warm_up_and_the_size_of_a_slice_go_by_the_device_s_clock(monkeypatch):
     times = [8.0] * 4 + [4.0] * 4 + [2.0] * 200
     subject = on_device(monkeypatch, times)
     warm = subject.run(subject.procedure.warm_up(1000))
     assert len(warm.plain) == 16, "launches take 1 ms each, and would look steady after 8 steps"
     assert subject.procedure.steps_for(1, seconds=5.9) == 3
+
+
+def test_what_follows_the_last_step_of_a_training_that_ends_is_not_of_that_step():
+    subject = Subject()
+    job = subject.procedure.take(9, "measuring")
+    next(job)
+    for _ in range(3):
+        job.send(subject.step())
+    subject.now += 60.0  # a last evaluation
+    subject.procedure.under_way.read_times()
+    assert subject.procedure.under_way.timed().seconds == 3.0
 
 
 @pytest.mark.parametrize(

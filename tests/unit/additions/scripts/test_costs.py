@@ -99,7 +99,9 @@ def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed
     def take(count, phase, most, enough):
         taken.append([*asked._script.optimizers])
         asked._script.optimizers = ["D", "G"]
-        asked.under_way = SimpleNamespace(plain=[1], timed=lambda: TimedSteps(len(taken), 1.0, [1.0], [0.0]))
+        asked.under_way = SimpleNamespace(
+            counted=[1], timed=lambda: TimedSteps(len(taken), 1.0, [1.0], [0.0])
+        )
         yield
 
     asked.take = take
