@@ -28,7 +28,7 @@ class Measurement:
         self._enough = Enough(measured, rule, machine.clock)
         self._slices = Slices(measured, rule, machine)
         self._own_pids = set[int]()  # those that have ended count: they are still listed
-        self._starter = Starter(machine, self._say)
+        self._starter = Starter(measured, machine, self._say)
 
     def run(self) -> None:
         """Measures until the rule is satisfied or its budget is spent; at least one incarnation."""
@@ -63,7 +63,7 @@ class Measurement:
 
     def _all_at_once(self, sides: Sequence[Side]) -> None:
         rounds = self._measured.now.rounds
-        with self._starter.alive(sides, self._measured.now):
+        with self._starter.alive(sides):
             self._note_processes(sides)
             while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
                 rounds.append(self._take_round(sides))
@@ -78,7 +78,7 @@ class Measurement:
         ended: TrainingEnded | None = None
         for side in self._machine.shuffled(sides):
             try:
-                with self._starter.alive([side], self._measured.now):
+                with self._starter.alive([side]):
                     self._note_processes([side])
                     self._turn(side)
                     self._slices.measure_once([side])
@@ -98,6 +98,7 @@ class Measurement:
                 rounds.append(Round())
             rounds[number].slices |= taken.slices
             rounds[number].taken |= taken.taken
+            rounds[number].sampled |= taken.sampled
             number += 1
 
     def _is_over(self, number: int, wanted: int) -> bool:

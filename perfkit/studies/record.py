@@ -13,7 +13,7 @@ from perfkit import machine
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
 from perfkit.results import AGAIN, Pairing, Raw, Role, Run, with_rate_of
-from perfkit.studies.sides import Measured, Round, Side
+from perfkit.studies.sides import Measured, Side
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Description, TimedSteps, Trained
 
@@ -86,9 +86,9 @@ class Record:
         return self._completed(side)
 
     def _completed(self, side: Side) -> Run:
-        first = side.trained[0]
+        first = self._measured.trained(side)[0]
         run = reported(self._begun[side], first)
-        raw = _raw(side, self._measured.common_rounds(side, side))
+        raw = _raw(side, self._measured)
         facts = dict(run.facts)
         compile_s = None
         if first.compile_counters.graphs:
@@ -121,8 +121,9 @@ class Record:
             )
 
 
-def _raw(side: Side, parts: list[list[Round]]) -> Raw:
-    warm, *further = (trained.warmup for trained in side.trained)
+def _raw(side: Side, measured: Measured) -> Raw:
+    warm, *further = (trained.warmup for trained in measured.trained(side))
+    parts = measured.common_rounds(side, side)
     rounds = list(itertools.chain.from_iterable(parts))
     slices = [each.slices[side] for each in rounds]
     steps = sum(slices, start=TimedSteps(0, 0.0))
@@ -137,7 +138,7 @@ def _raw(side: Side, parts: list[list[Round]]) -> Raw:
         disturbed=[each.taken[side] for each in rounds],
         incarnations=[len(part) for part in parts],
         ceiling_samples_per_s=[each.samples_per_s for each in side.on_cached_batch],
-        gpu_utilization_nvml=side.gpu_utilization,
+        gpu_utilization_nvml=list(itertools.chain.from_iterable(each.sampled[side] for each in rounds)),
     )
 
 

@@ -20,10 +20,9 @@ from perfkit.worker.messages import Peak, TimedSteps, Trained
 
 @dataclass(eq=False)
 class Side:
-    """A stage that is measured: its current processes, and what they have reported."""
+    """A stage that is measured: its current processes, and what is asked of it only once."""
 
     stage: Stage
-    trained: list[Trained] = field(default_factory=list)  # what each incarnation reported when it was warm
     failure: PerfkitError | None = None
     child: Conversation | None = None  # the processes that train now
     ended_by: PerfkitError | None = None  # what ended its processes after their rounds, which count
@@ -31,7 +30,6 @@ class Side:
     peak: Peak | None = None
     was_asked: bool = False  # for slices on a cached batch and the peak, which are asked for only once
     remarks: list[str] = field(default_factory=list)
-    gpu_utilization: list[float] = field(default_factory=list)
     gpu_bytes: int = 0  # GPU memory that its process takes, measured from outside
 
     @property
@@ -53,8 +51,7 @@ class Round:
     """One slice of each side that took part."""
 
     slices: dict[Side, TimedSteps] = field(default_factory=dict)
-    taken: dict[Side, float] = field(default_factory=dict)
-    """The share of the cores, or of the GPU, that others took meanwhile."""
+    taken: dict[Side, float] = field(default_factory=dict)  # the share of cores or GPU that others took
     sampled: dict[Side, list[float]] = field(default_factory=dict)  # of the GPU's utilization meanwhile
 
     def add(self, side: Side, steps: TimedSteps, taken: float, sampled: list[float]) -> None:
@@ -67,8 +64,9 @@ class Round:
 
 @dataclass
 class Incarnation:
-    """What has been measured of one set of processes."""
+    """What has been measured of one set of processes. One whose sides do not fit together is thrown away."""
 
+    trained: dict[Side, Trained] = field(default_factory=dict)  # what each side reported when it was warm
     start_s: float = 0.0  # what it took until all sides were warm
     compile_s: float = 0.0  # of it, first steps that compiled: the next incarnation finds the result
     rounds: list[Round] = field(default_factory=list)
@@ -117,8 +115,7 @@ class Measured:
     sides: Sequence[Side]  # the others are compared with the first one
     spreads: Mapping[Side, Spread]  # how far equal processes of a side and the first one differ here
     incarnations: list[Incarnation] = field(default_factory=list)
-    most: int | None = None
-    """How many sides memory holds at the same time, if not all. If that is one only, they take turns."""
+    most: int | None = None  # sides that memory holds at a time, if not all; if it is one, they take turns
     in_turns: bool = False  # whether they have taken turns
     busiest: Busiest | None = None  # known when it has ended
 
@@ -132,6 +129,10 @@ class Measured:
 
     def open(self) -> list[Side]:
         return [side for side in self.sides if side.is_open]
+
+    def trained(self, side: Side) -> list[Trained]:
+        """What a side reported in each incarnation when it was warm."""
+        return [each.trained[side] for each in self.incarnations if side in each.trained]
 
     def rounds_of(self, side: Side) -> int:
         return sum(map(len, self.common_rounds(side, side)))

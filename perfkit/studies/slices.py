@@ -19,8 +19,7 @@ class Slices:
         self._measured = measured
         self._rule = rule
         self._machine = machine
-        self.utilization: list[float] = []
-        """Samples of the GPU's utilization; a slice gets those that were added while it ran."""
+        self.utilization: list[float] = []  # samples of the GPU's; a slice gets those added while it ran
 
     def take_round(self, sides: Sequence[Side], is_in_time: bool) -> Round:
         """A slice of each side, in random order; one that others mostly took is repeated if there is time."""
@@ -31,8 +30,6 @@ class Slices:
             for side, share in list(current.taken.items()):
                 if share > MOSTLY and side.child:
                     self._take(side, current)
-        for side, samples in current.sampled.items():
-            side.gpu_utilization += samples
         return current
 
     def _take(self, side: Side, current: Round) -> None:

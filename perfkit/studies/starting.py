@@ -5,42 +5,36 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, RunFailed, TrainingEnded
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Crowded, Incarnation, Machine, Side
+from perfkit.studies.sides import Crowded, Machine, Measured, Side
 from perfkit.worker.messages import Trained
 
 LAST_ANSWER_S = 2.0  # after Ctrl-C: a side in a long slice answers only when that has ended
-MEMORY_MARGIN = 1.5
-"""Another training needs as much memory as the largest so far, and some more for its batches."""
+MEMORY_MARGIN = 1.5  # another training needs the memory of the largest so far, and more for its batches
 
 
 class Starter:
     """Starts and ends sides. `say` is called with what is being started."""
 
-    def __init__(self, machine: Machine, say: Callable[[str], None]) -> None:
+    def __init__(self, measured: Measured, machine: Machine, say: Callable[[str], None]) -> None:
+        self._measured = measured
         self._machine = machine
         self._say = say
 
     @contextlib.contextmanager
-    def alive(self, sides: Sequence[Side], incarnation: Incarnation) -> Iterator[None]:
-        """Starts, warms up and suspends the sides of an incarnation; they end with the block.
-
-        If they turn out not to fit together, what they reported in this incarnation is forgotten.
-        """
+    def alive(self, sides: Sequence[Side]) -> Iterator[None]:
+        """Starts, warms up and suspends sides in the newest incarnation; they end with the block."""
         began = self._machine.clock()
-        reported = {side: (len(side.trained), len(side.gpu_utilization)) for side in sides}
         try:
             for number, side in enumerate(self._machine.shuffled(sides)):
                 if number and self._is_crowded(sides):
                     raise Crowded(number)
                 self._say(f"starting {side.stage.title}")
-                self._start_side(side, number, incarnation)
-            incarnation.start_s += self._machine.clock() - began
+                self._start_side(side, number)
+            self._measured.now.start_s += self._machine.clock() - began
             yield
-        except Crowded:
-            for side, (trainings, samples) in reported.items():
+        except Crowded:  # this incarnation does not count, so nothing more is asked
+            for side in sides:
                 side.stop()
-                del side.trained[trainings:]
-                del side.gpu_utilization[samples:]
             raise
         except KeyboardInterrupt:
             for child in [side.child for side in sides if side.child]:
@@ -52,10 +46,11 @@ class Starter:
                     self._machine.ask_more(side)
                 side.stop()
 
-    def _start_side(self, side: Side, alive: int, incarnation: Incarnation) -> None:
+    def _start_side(self, side: Side, alive: int) -> None:
+        has_trained = bool(self._measured.trained(side))
         free = gpus.free_gpu_bytes(self._machine.gpu)
         try:
-            side.child, trained = self._machine.start_training(side.stage, bool(side.trained))
+            side.child, trained = self._machine.start_training(side.stage, has_trained)
             side.child.suspend()
             _check_switches(trained)
         except Cancelled:
@@ -63,13 +58,13 @@ class Starter:
         except PerfkitError as problem:
             if alive and isinstance(problem, OutOfMemory):
                 raise Crowded(alive) from None
-            if side.trained and isinstance(problem, TrainingEnded):  # its rounds until then count
+            if has_trained and isinstance(problem, TrainingEnded):  # its rounds until then count
                 raise
             side.fail(problem)
             return
-        side.trained.append(trained)
+        self._measured.now.trained[side] = trained
         if trained.compile_counters.graphs and not trained.compile_counters.cache_hits:
-            incarnation.compile_s += trained.warmup.step_s[0]
+            self._measured.now.compile_s += trained.warmup.step_s[0]
         if free is not None:
             side.gpu_bytes = max(0, free - (gpus.free_gpu_bytes(self._machine.gpu) or 0))
 
