@@ -1,6 +1,7 @@
 """The standalone script of a recipe: `train.py` with the chosen branches only, and its workload.
 
-The training function is rewritten as a syntax tree; what it refers to is copied as it is.
+The training function is rewritten as a syntax tree; what it refers to is copied as it is. This is
+made for the shape of `train.py`: `train` has a `device` and a `program`, and ends with a loop over `batches`.
 """
 
 import ast
@@ -197,7 +198,21 @@ def _loop(nodes: _Named, methods: _Named, known: _Named, absent: Set[str], set_u
     function = nodes["train"]
     for step in (_Inlined(functions), _Replaced(known), _Chosen(absent, set_up), _Tidied()):
         function = step.visit(function)
-    return _laid_out(function)
+    return _laid_out(_as_written(function))
+
+
+def _as_written(function: ast.FunctionDef) -> ast.FunctionDef:
+    """The training function of one device, whose loop takes its batches from the line before it."""
+    *statements, before, loop = function.body
+    if not isinstance(loop, ast.For) or ast.unparse(loop.iter) != "batches":
+        raise AssertionError("train.py: `train` must end with its loop over `batches`: see perfkit/export.py")
+    if isinstance(before, ast.Assign) and ast.unparse(before.targets[0]) == "batches":
+        loop.iter = before.value
+        function.body = [*statements, loop]
+    function.args.args = [ast.arg("device")]
+    function.args.defaults = []
+    function.returns = None
+    return function
 
 
 class _Replaced(ast.NodeTransformer):
@@ -250,14 +265,14 @@ class _Chosen(ast.NodeTransformer):
         self._absent = absent
         self._places = _PLACES if set_up else _EXAMPLES
 
-    def visit_Compare(self, node: Any) -> Any:
+    def _evaluated(self, node: Any) -> Any:
         self.generic_visit(node)
         operands = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
         if all(isinstance(operand, ast.Constant) for operand in operands):
             return ast.Constant(eval(ast.unparse(node), {"__builtins__": {}}))
         return node
 
-    visit_BinOp = visit_UnaryOp = visit_Compare
+    visit_BinOp = visit_Compare = visit_UnaryOp = _evaluated
 
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
@@ -275,8 +290,9 @@ class _Chosen(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> Any:
         self.generic_visit(node)
         context = node.items[0].context_expr
-        is_idle = "enabled=False" in ast.unparse(context) or self._absent & _names(context)
-        return node.body if is_idle else node
+        given = context.keywords if isinstance(context, ast.Call) else []
+        is_disabled = "enabled=False" in map(ast.unparse, given)
+        return node.body if is_disabled or self._absent & _names(context) else node
 
     def visit_Assign(self, node: Any) -> Any:
         self.generic_visit(node)
@@ -287,18 +303,6 @@ class _Chosen(ast.NodeTransformer):
 
 class _Tidied(ast.NodeTransformer):
     """Leaves out what nobody writes: annotations, torch's own defaults, assignments of a name to itself."""
-
-    def visit_FunctionDef(self, node: Any) -> Any:
-        node.args.args = [ast.arg("device")]
-        node.args.defaults = []
-        node.returns = None
-        self.generic_visit(node)
-        *statements, last, loop = node.body
-        are_batches = isinstance(last, ast.Assign) and ast.unparse(last.targets[0]) == "batches"
-        if are_batches:  # nobody names what the next line takes
-            loop.iter = last.value
-            node.body = [*statements, loop]
-        return node
 
     def visit_AnnAssign(self, node: Any) -> Any:
         return self.visit(ast.Assign([node.target], node.value, lineno=0))

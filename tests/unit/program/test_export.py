@@ -62,6 +62,17 @@ def test_a_script_reads_as_a_person_would_write_it(golden):
         golden(name, text.replace(photo_folder(48), "data/photos"))
 
 
+def test_a_program_of_another_shape_is_refused_with_the_name_of_its_file(monkeypatch):
+    plain = export._read
+    later = (
+        "    for inputs, targets in batches:",
+        "    batches = batches\n    while True:\n        inputs, targets = next(batches)",
+    )
+    monkeypatch.setattr(export, "_read", lambda module: plain(module).replace(*later))
+    with pytest.raises(AssertionError, match=r"train\.py: `train` must end with its loop"):
+        export.script(Recipe(), "tiny_gpt", OPTIONS["tiny_gpt"], set_up=False)
+
+
 @pytest.mark.parametrize("switches", [{}, *ON_CPU], ids=lambda switches: next(iter(switches), "baseline"))
 @pytest.mark.usefixtures("settings_kept")
 @pytest.mark.parametrize(
