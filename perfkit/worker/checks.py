@@ -132,11 +132,9 @@ class View:
     autocast: torch.dtype | None = None
     batches: int = 1
     updates: int = 0
-    copies: list[dict[str, Any]] = field(default_factory=list)
-    """The keyword arguments of the calls that copied batches to the device."""
+    copies: list[dict[str, Any]] = field(default_factory=list)  # arguments of calls that copied batches
     copies_beside: bool = False  # whether they used other CUDA streams than the model
-    first_graphs: int | None = None
-    """The number of graphs that torch.compile had made after the first step. It should make no more."""
+    first_graphs: int | None = None  # that torch.compile had made after the first step; none should follow
 
     def batch_size(self) -> Reading:
         sampler = getattr(self.loader, "batch_sampler", None)

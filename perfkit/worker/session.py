@@ -75,10 +75,10 @@ class WorkerSession(Procedures):
         self.subject = training
         self.first_graphs = checks.compile_counters().graphs
         first = yield from self.take(loss_steps, "first steps", early=[training.first])
-        training.observed_step()
-        proofs = checks.verify(training, recipe.to_dict())
-        sample_bytes = checks.bytes_per_sample(training.batch)
-        training.batch = training.inputs = training.outputs = None  # frees their memory
+        _, view = training.observed_step()
+        proofs = checks.verify(view, recipe.to_dict())
+        sample_bytes = checks.bytes_per_sample(view.batch)
+        del view  # frees the batch and what was computed from it
         warm = yield from self.warm_up(warmup_s)
         return Trained(
             recipe=recipe.to_dict(),

@@ -64,10 +64,10 @@ def _named(name: str, on_phase: OnPhase) -> Iterator[None]:
         yield
 
 
-class Training(View):
+class Training:
     """A training that has been started: it has taken its first step, which builds everything.
 
-    It is the subject of `Procedures`, and shows its switches after an `observed_step`. `batches`, if given,
+    It is the subject of `Procedures`, and shows its switches in an `observed_step`. `batches`, if given,
     replace the loader's.
     """
 
@@ -79,7 +79,6 @@ class Training(View):
         seed: int = 0,
         batches: Iterable[Any] | None = None,
     ) -> None:
-        super().__init__(batches=0)
         self.recipe = recipe
         self.samples_per_step = recipe.batch_size * recipe.accumulation
         self.batches_per_step: float = recipe.accumulation
@@ -126,28 +125,31 @@ class Training(View):
         finally:
             self._program.on_phase = None
 
-    def observed_step(self) -> MeasuredStep:
-        """Takes one optimizer step, and observes the effect of each switch in it.
+    def observed_step(self) -> tuple[MeasuredStep, View]:
+        """Takes one optimizer step, and shows the effect of each switch in it.
 
         torch.compile does not notice a hook on the outermost module, so nothing is recompiled.
         """
+        view = View(self.loader, self.iterator, self.model, self.optimizer, self.scaler, batches=0)
+        view.device = self.device
+        view.first_graphs = self.first_graphs
         copies = _Copies(self.device)
 
         def called(_: Any, inputs: Any, outputs: Any) -> None:
-            self.inputs = inputs[0]
-            self.outputs = first_tensor(outputs)
+            view.inputs = inputs[0]
+            view.outputs = first_tensor(outputs)
             if torch.is_autocast_enabled(self.device.type):
-                self.autocast = torch.get_autocast_dtype(self.device.type)
+                view.autocast = torch.get_autocast_dtype(self.device.type)
 
         def updated(*_: Any) -> None:
-            self.updates += 1
+            view.updates += 1
 
         def on_phase(name: str) -> AbstractContextManager[Any]:
             if name == "data":
                 copies.parts = []
-                self.batches += 1
+                view.batches += 1
             if name == "forward":
-                self.copies_beside = bool(copies.streams) and copies.stream() not in copies.streams
+                view.copies_beside = bool(copies.streams) and copies.stream() not in copies.streams
             return copies if name == "copy" else contextlib.nullcontext()
 
         with (
@@ -156,9 +158,9 @@ class Training(View):
             self.phases(on_phase),
         ):
             step = self.step()
-        self.batch = copies.parts
-        self.copies = copies.arguments
-        return step
+        view.batch = copies.parts
+        view.copies = copies.arguments
+        return step, view
 
 
 class _Copies(TorchFunctionMode):

@@ -182,8 +182,7 @@ def test_prefetching_to_the_device_trains_the_same():
 def test_the_scale_of_fp16_does_not_skip_the_first_updates():  # 4.9
     training = Training(Recipe(batch_size=8, amp="fp16"), Toy(), CUDA)
     assert training.scaler.get_scale() == 1024.0
-    training.observed_step()
-    assert View.amp(training) == ("fp16", "logits are float16, loss scaled by 1024")
+    assert training.observed_step()[1].amp() == ("fp16", "logits are float16, loss scaled by 1024")
 
 
 def test_the_first_steps_of_a_script_last_until_the_device_is_done(here):  # 4.12
@@ -338,4 +337,7 @@ def test_an_accelerator_that_records_no_times_is_waited_for(monkeypatch, clock):
         raise NotImplementedError("this backend has no events")
 
     monkeypatch.setattr(timeline, "timing_event", no_event)
-    assert not timeline.Timeline(CUDA).has_events
+    ends = timeline.Timeline(CUDA, lambda: clock[0])
+    double.work(0.05)
+    ends.mark()
+    assert not ends.has_events and ends.step_s() == [pytest.approx(0.05)]

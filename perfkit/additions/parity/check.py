@@ -103,8 +103,9 @@ def check(session: WorkerSession, recipe: Recipe, exactness: str, seed: int, ste
     ) -> CheckedSide:
         training = Training(recipe, side, device, seed, batches)
         middle = [training.step() for _ in range(steps - 2)]
-        side.losses = loss_values([training.first, *middle, training.observed_step()])
-        side.mechanisms = verify(training, recipe.to_dict()) if proven else []
+        last, view = training.observed_step()
+        side.losses = loss_values([training.first, *middle, last])
+        side.mechanisms = verify(view, recipe.to_dict()) if proven else []
         training.stop()
         return side
 

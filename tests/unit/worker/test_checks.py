@@ -16,9 +16,7 @@ pytestmark = pytest.mark.usefixtures("settings_kept")
 
 
 def seen(**switches):
-    training = Training(Recipe(**{"batch_size": 8, **switches}), Blocks(), CPU)
-    training.observed_step()
-    return training
+    return Training(Recipe(**{"batch_size": 8, **switches}), Blocks(), CPU).observed_step()[1]
 
 
 def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
