@@ -98,8 +98,7 @@ def _parsed(sources: Iterable[str]) -> tuple[_Named, dict[str, str]]:
 def _known(nodes: _Named, recipe: Recipe, seed: int) -> dict[str, ast.expr]:
     """Expressions of `train`, named by their source, and the expressions that replace them."""
     known: dict[str, ast.expr] = {"seed": ast.Constant(seed)}
-    for name, value in recipe.to_dict().items():
-        known[f"recipe.{name}"] = ast.Constant(value)
+    known |= {f"recipe.{name}": ast.Constant(value) for name, value in recipe.to_dict().items()}
     for table, switch in (("DTYPES", "amp"), ("IMPLEMENTATIONS", "optimizer_impl")):
         entries = nodes[table].value
         values = {key.value: value for key, value in zip(entries.keys, entries.values, strict=True)}
@@ -116,8 +115,7 @@ def _workload(definition: Any, options: Mapping[str, Any]) -> tuple[_Named, dict
             methods[name] = node
         elif isinstance(node, ast.AnnAssign) and node.value:
             known[f"self.{name}"] = node.value
-    for name, value in options.items():
-        known[f"self.{name}"] = ast.Constant(value)
+    known |= {f"self.{name}": ast.Constant(value) for name, value in options.items()}
     known["hasattr(workload, 'prepare')"] = ast.Constant("prepare" in methods)
     return methods, known
 
@@ -177,14 +175,9 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
                 kept.add(ast.unparse(alias))
     lines = [(module, f"import {module}") for module in sorted(plain)]
     lines += [(name, f"from {name} import {', '.join(sorted(wanted[name]))}") for name in sorted(wanted)]
-    standard: list[str] = []
-    others: list[str] = []
-    for module, text in lines:
-        package = module.partition(".")[0]
-        if package in sys.stdlib_module_names:
-            standard.append(text)
-        elif package != "perfkit":
-            others.append(text)
+    not_others = {*sys.stdlib_module_names, "perfkit"}
+    standard = [text for module, text in lines if module.partition(".")[0] in sys.stdlib_module_names]
+    others = [text for module, text in lines if module.partition(".")[0] not in not_others]
     return "\n".join([*standard, "", *others])
 
 

@@ -73,9 +73,7 @@ class Incarnation:
 
     @property
     def round_s(self) -> float:
-        spent_s = 0.0
-        for each in self.rounds:
-            spent_s += sum(steps.seconds for steps in each.slices.values())
+        spent_s = sum(steps.seconds for each in self.rounds for steps in each.slices.values())
         return spent_s / max(1, len(self.rounds))
 
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Self
+from typing import Any, ClassVar, Generic, Self, TypedDict, Unpack
 
 from typing_extensions import TypeVar  # that of Python 3.11 has no default
 
@@ -164,6 +164,17 @@ class Ladder:
     """Titles and recipes to measure instead of stages; the first is the baseline of the others."""
 
 
+class OfLadder(TypedDict, total=False):
+    """Fields of a `Ladder`."""
+
+    stages: tuple[str, ...]
+    settings: Mapping[str, Value]
+    changes: Mapping[str, Value]
+    below: bool
+    keep: tuple[str, ...]
+    recipes: tuple[tuple[str, Recipe], ...]
+
+
 @dataclass(frozen=True)
 class Plan(Generic[SessionT_co]):
     """What is to be measured: checked, but nothing started yet. Its type says what session it opens."""
@@ -205,7 +216,7 @@ class Plan(Generic[SessionT_co]):
                 if isinstance(session.stopped, KeyboardInterrupt):
                     raise session.stopped
 
-    def trying(self, **ladder: Any) -> Self:
+    def trying(self, **ladder: Unpack[OfLadder]) -> Self:
         return replace(self, ladder=replace(self.ladder, **ladder))
 
     def until(self, budget_s: float = 90.0, precision: float = 0.02, part: float = 0.0) -> Self:

@@ -1,7 +1,7 @@
 """Reads facts about the device and this process from torch, and checks whether each switch is in effect.
 
-A switch is read from live objects and an observed step, never from the recipe. The method of a `View` with
-the name of the switch reads it, for perfkit's own program and for scripts alike.
+A switch is read from live objects and an observed step, never from the recipe. A `View` holds these, and its
+method with the name of the switch reads it, for perfkit's own program and for scripts alike.
 """
 
 import contextlib
@@ -111,9 +111,9 @@ Reading = tuple[Any, str]
 """The value of the recipe's switch (None if it is none of its values), and the evidence in words."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class View:
-    """What can be seen of a training in a step, and the switches as read from that.
+    """What was seen of a training in a step, and the switches as read from that.
 
     None means that something cannot be seen. The `iterator` is the loader's, with its worker processes.
     `batch` is the last batch as the loader returned it, `inputs` as the model received it. `outputs` is the
@@ -123,7 +123,7 @@ class View:
     loader: Any = None
     iterator: Any = None
     model: Any = None
-    device: torch.device = field(default=torch.device("cpu"), init=False)
+    device: torch.device = field(default=torch.device("cpu"))
     optimizer: Any = None
     scaler: Any = None
     batch: Any = None

@@ -50,15 +50,12 @@ class TakenStep:
 
 
 class TakenSteps:
-    """Consecutive steps in their order. Those with other work in them may be left out, with their time.
-
-    The early ones were taken before, so they have only the host's times; they count.
-    """
+    """Consecutive steps in their order. Those with other work in them may be left out, with their time."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float], early: Sequence[Any]) -> None:
         self._timeline = Timeline(device, clock)
         self._has_device_times = device.type != "cpu"
-        self._early = [TakenStep(step, step.seconds) for step in early]
+        self._early = [TakenStep(step, step.seconds) for step in early]  # they have the host's times only
         self._later: list[TakenStep] = []
         self.counted = [*self._early]  # the early ones, and the later ones that are not left out
         self.marks = set[str]()  # the other work in those that are left out

@@ -130,26 +130,24 @@ class Training:
 
         torch.compile does not notice a hook on the outermost module, so nothing is recompiled.
         """
-        view = View(self.loader, self.iterator, self.model, self.optimizer, self.scaler, batches=0)
-        view.device = self.device
-        view.first_graphs = self.first_graphs
+        seen: dict[str, Any] = {"batches": 0, "updates": 0}
         copies = _Copies(self.device)
 
         def called(_: Any, inputs: Any, outputs: Any) -> None:
-            view.inputs = inputs[0]
-            view.outputs = first_tensor(outputs)
+            seen["inputs"] = inputs[0]
+            seen["outputs"] = first_tensor(outputs)
             if torch.is_autocast_enabled(self.device.type):
-                view.autocast = torch.get_autocast_dtype(self.device.type)
+                seen["autocast"] = torch.get_autocast_dtype(self.device.type)
 
         def updated(*_: Any) -> None:
-            view.updates += 1
+            seen["updates"] += 1
 
         def on_phase(name: str) -> AbstractContextManager[Any]:
             if name == "data":
                 copies.parts = []
-                view.batches += 1
+                seen["batches"] += 1
             if name == "forward":
-                view.copies_beside = bool(copies.streams) and copies.stream() not in copies.streams
+                seen["copies_beside"] = bool(copies.streams) and copies.stream() not in copies.streams
             return copies if name == "copy" else contextlib.nullcontext()
 
         with (
@@ -158,9 +156,9 @@ class Training:
             self.phases(on_phase),
         ):
             step = self.step()
-        view.batch = copies.parts
-        view.copies = copies.arguments
-        return step, view
+        seen |= {"batch": copies.parts, "copies": copies.arguments, "first_graphs": self.first_graphs}
+        parts = (self.loader, self.iterator, self.model, self.device, self.optimizer, self.scaler)
+        return step, View(*parts, **seen)
 
 
 class _Copies(TorchFunctionMode):

@@ -301,9 +301,7 @@ def test_tf32_is_in_effect_only_where_the_device_has_it(monkeypatch, hip, major,
     monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: False)
     for part in checks.FP32_PARTS:
         part.fp32_precision = "tf32"
-    view = View()
-    view.device = CUDA
-    value, evidence = view.fp32_precision()
+    value, evidence = View(device=CUDA).fp32_precision()
     assert value == ("tf32" if has else None)
     assert ("does not compute in TF32" in evidence) != has
 

@@ -75,7 +75,7 @@ class Setting(Callback):
         """Whether each switch is in effect on this rank."""
         read = [each for each in self._read() if each[0] in self._wanted]
         own = [Mechanism(name, value == self._wanted[name], how) for name, value, how in read]
-        return checks.verify(self._script, self._script.toggles) + own
+        return checks.verify(self._script.view(), self._script.toggles) + own
 
     def _read(self) -> Iterator[tuple[str, Any, str]]:
         threads = torch.get_num_threads()

@@ -24,7 +24,7 @@ from torch.utils import data
 
 from perfkit.additions.scripts import batches, hooks
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
-from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script
+from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, pins
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, Seen, lines, merged
 from perfkit.additions.shared.tensors import attributes, size, tensors
@@ -282,7 +282,7 @@ class Loaders(Callback):
             script.tell(Callback.on_evaluation)
         if not is_evaluating:
             script.iterator = epoch.ended
-            if script.steps.are_first and script.loader_pins:
+            if script.steps.are_first and pins(script.loader):
                 script.are_pinned = any(tensor.is_pinned() for tensor in tensors(batch))
         if script.steps.are_first:
             self._batch_ids = {id(tensor) for tensor in tensors(batch)}

@@ -97,7 +97,7 @@ class Questions(Procedures, Callback):
             startup_s=self._startup_s,
             warmup=first.timed() + warm.timed(),
             losses=[float(loss) for loss in script.losses[:backwards]],
-            mechanisms=checks.verify(script, script.toggles),
+            mechanisms=checks.verify(script.view(), script.toggles),
             samples_per_step=script.samples_per_step,
             compile_counters=checks.compile_counters(),
         )
@@ -188,7 +188,8 @@ class Questions(Procedures, Callback):
     def _settings(self) -> dict[str, Any]:
         script = self._script
         unknown = {*ARGUMENTS} if script.loader is None else set()
-        values = {name: getattr(script, name)()[0] for name in messages.SETTABLE if name not in unknown}
+        view = script.view()
+        values = {name: getattr(view, name)()[0] for name in messages.SETTABLE if name not in unknown}
         return {name: value for name, value in values.items() if value is not None}
 
     def _why_not(self) -> dict[str, str]:

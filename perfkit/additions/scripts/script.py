@@ -140,13 +140,39 @@ def is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-class Script(View, Callback):
+def pins(loader: Any) -> bool:
+    """Whether a loader is asked for batches in page-locked memory, and torch finds a GPU to lock it for."""
+    return torch.cuda.is_available() and bool(getattr(loader, "pin_memory", False))
+
+
+@dataclass(frozen=True)
+class ScriptView(View):
+    """What was seen of a script in its steps."""
+
+    are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
+
+    def pin_memory(self) -> tuple[bool, str]:
+        """As for other trainings, but of the batches: a class without a method `pin_memory` is not pinned."""
+        if self.are_pinned is False and pins(self.loader):
+            return False, "it pins, but its batches lie in pageable memory: their class has no pin_memory()"
+        if not torch.cuda.is_available():  # then torch pins nothing, whatever the loader says
+            return False, "batches lie in pageable memory: torch finds no GPU"
+        return super().pin_memory()
+
+
+class Script(Callback):
     """What is known of the script, as its callbacks see it: a subject of `Procedures`."""
 
     phases = staticmethod(contextlib.nullcontext[None])  # the parts of a step have no names in a profile
 
     def __init__(self, settings: Settings, files: Outputs) -> None:
-        super().__init__(model=nn.ModuleList())  # those that the script calls itself
+        self.model: Any = nn.ModuleList()  # those that the script calls itself
+        self.loader: Any = None  # the last one that its training has asked
+        self.iterator: Any = None
+        self.optimizer: Any = None  # the last one that has made a step
+        self.outputs: Any = None  # the largest of the last forward pass, without its memory
+        self.autocast: torch.dtype | None = None
+        self.copies: list[dict[str, Any]] = []  # arguments of calls that copied batches
         self.settings = settings = settings.checked()
         self.files = files
         self.toggles: dict[str, Any] = settings.toggles  # set from outside
@@ -242,17 +268,11 @@ class Script(View, Callback):
             if len(gpus := sorted({str(p.device) for p in self.parameters() if p.is_cuda})) > 1:
                 self.note(f"the model is on {', '.join(gpus)}: times and memory are those of {self.device}")
 
-    @property
-    def loader_pins(self) -> bool:
-        return torch.cuda.is_available() and bool(getattr(self.loader, "pin_memory", False))
-
-    def pin_memory(self) -> tuple[bool, str]:
-        """As for other trainings, but of the batches: a class without a method `pin_memory` is not pinned."""
-        if self.are_pinned is False and self.loader_pins:
-            return False, "it pins, but its batches lie in pageable memory: their class has no pin_memory()"
-        if not torch.cuda.is_available():  # then torch pins nothing, whatever the loader says
-            return False, "batches lie in pageable memory: torch finds no GPU"
-        return super().pin_memory()
+    def view(self) -> ScriptView:
+        """What was seen of it so far, which shows its switches."""
+        parts = (self.loader, self.iterator, self.model, self.device, self.optimizer)
+        seen: dict[str, Any] = {"outputs": self.outputs, "autocast": self.autocast, "copies": self.copies}
+        return ScriptView(*parts, **seen, are_pinned=self.are_pinned)
 
     def step_in_words(self) -> str:
         names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.optimizers)
@@ -268,7 +288,7 @@ class Script(View, Callback):
         return list(self.model.parameters()) or [p for group in self.groups() for p in group["params"]]
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     @property

@@ -123,7 +123,7 @@ def test_copies_do_not_wait_once_that_is_set_or_where_the_script_says_so(argumen
     loaders._script = known = Script(settings(toggles={"non_blocking": True}), None)
     loaders._batch_ids, made = {id(batch)}, []
     loaders._copy(lambda *to, **how: made.append((to, how)), batch, *arguments)
-    assert known.non_blocking()[0]
+    assert known.view().non_blocking()[0]
     assert made[0][1] == ({} if True in arguments else {"non_blocking": True})
     assert len(asked) == (True not in arguments)
     loaders._copy(lambda *to, **how: None, batch, torch.long)
@@ -134,12 +134,12 @@ def test_a_batch_that_the_loader_could_not_pin_is_not_called_pinned(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     known = Script(settings(), None)
     known.loader = SimpleNamespace(pin_memory=True)
-    assert known.pin_memory()[0], "as the loader says, until a batch was seen"
+    assert known.view().pin_memory()[0], "as the loader says, until a batch was seen"
     known.are_pinned = False
-    assert known.pin_memory()[0] is False and "no pin_memory()" in known.pin_memory()[1]
+    assert known.view().pin_memory()[0] is False and "no pin_memory()" in known.view().pin_memory()[1]
     known.are_pinned = None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert known.pin_memory() == (False, "batches lie in pageable memory: torch finds no GPU")
+    assert known.view().pin_memory() == (False, "batches lie in pageable memory: torch finds no GPU")
 
 
 def test_a_model_on_several_gpus_is_said_to_be_timed_on_one(monkeypatch):
