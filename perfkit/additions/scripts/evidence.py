@@ -24,7 +24,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from perfkit.additions.scripts import hooks, messages, run_account
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
-from perfkit.additions.scripts.operators import OperatorTimes, Place, lines_of, of_one_step
+from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, lines_of, of_one_step
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.threads import Threads
 from perfkit.additions.shared.clock import clock, own_time
@@ -59,6 +59,8 @@ class Inquiry(Callback):
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
+        hooks.wrap("torch.optim.Optimizer.zero_grad", self._cleared)
+        hooks.wrap("torch.nn.Module.zero_grad", self._cleared)
 
     def _noted(self, role: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
         sets_nothing = role == "compiler_reset" and not checks.compiled_graphs()
@@ -82,6 +84,12 @@ class Inquiry(Callback):
         checks.synchronize(script.device)  # with what comes before it in the backward pass
         return script.do(AGAIN, function, *args, **kwargs)
 
+    def _cleared(self, plain: Any, holder: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.operators:
+            is_model = isinstance(holder, nn.Module)
+            self.operators.cleared([*holder.parameters()] if is_model else _weights_of(holder))
+        return plain(holder, *args, **kwargs)
+
     def on_input(self, given: Any) -> None:
         if "torch._dynamo" in sys.modules and len(self.shapes) < LIMIT.most_shapes:
             tensor = first_tensor(given)
@@ -93,7 +101,9 @@ class Inquiry(Callback):
     def _look_for_padding(self, given: Any) -> None:
         self.padding.append(max(_paddings(given), default=(0.0, 0.0, 0)))
 
-    def on_gradients(self) -> None:
+    def on_gradients(self, optimizer: Any) -> None:
+        if self.operators:
+            self.operators.taken(_weights_of(optimizer))
         if not is_capturing():
             self._script.do(_LOOKS, self._look_at_weights)
 
@@ -120,6 +130,10 @@ class Inquiry(Callback):
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         self._visited.clear()
+
+
+def _weights_of(optimizer: Any) -> list[Any]:
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
 def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
@@ -154,7 +168,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
                 is_long = step.marks and messages.BETWEEN in run_account.split(step, min(took))
                 evaluates = not step.marks.isdisjoint({EVALUATION, "eval()"})
                 _add(times, of_step, evaluates, messages.BETWEEN if is_long else OWN)
-        of_operators = yield from _of_operators(script, inquiry, sampler.users)
+        operators = yield from _operators(script, inquiry, sampler.users)
     finally:
         torch.set_num_threads(own_threads)
         script.looked_at.value = False
@@ -170,7 +184,8 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         steps=len(took),
         step_s=statistics.median(took),
         parts=dict(parts),
-        operators=lines_of(of_operators, times, parts["backward"]),
+        operators=lines_of(operators, times),
+        in_vain=lines_in_vain(operators, times),
         lines=[called(line, times, calls) for line in found],
         loading=questions.loaders.watch.total(),
         data=data,
@@ -195,17 +210,18 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     )
 
 
-def _of_operators(
+def _operators(
     script: Script, inquiry: Inquiry, users: Callable[[str], str]
-) -> Generator[None, ScriptStep, Mapping[Place, float]]:
-    """Seconds of operators in the backward passes of one step; empty where their stacks would take long."""
-    if max(inquiry.nodes.values(), default=0) > LIMIT.most_traced:
-        return {}
-    inquiry.operators = OperatorTimes(script, users)
-    try:
-        return (yield from of_one_step(inquiry.operators))
-    finally:
-        inquiry.operators = None
+) -> Generator[None, ScriptStep, OperatorTimes]:
+    """Times of operators in the backward passes of one step; none where their stacks would take long."""
+    times = OperatorTimes(script, users)
+    if max(inquiry.nodes.values(), default=0) < LIMIT.most_traced:
+        inquiry.operators = times
+        try:
+            yield from of_one_step(times)
+        finally:
+            inquiry.operators = None
+    return times
 
 
 Calls = Counter[tuple[str, str]]  # by file and name

@@ -204,6 +204,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, float] = {}
     lines: list[Line] = []
     operators: list[Line] = []  # those whose operators take most of the forward and backward passes
+    in_vain: list[Line] = []  # whose operators have a backward pass for gradients that are thrown away
     loading: Loading | None = None
     data: DataFacts | None = None
     collecting: dict[str, float] = {}

@@ -128,7 +128,7 @@ class Callback:
     def on_mode(self, trains: bool) -> None: ...  # that of a model that trains is set, by `train` or `eval`
     def on_training(self) -> None: ...  # a pass of the training begins, which something else came before
     def on_input(self, given: Any) -> None: ...  # a model is called, the first time since a backward pass
-    def on_gradients(self) -> None: ...  # an optimizer is about to use them, in a step that is looked at
+    def on_gradients(self, optimizer: Any) -> None: ...  # it is about to use them; in looks alone
     def on_graph(self, roots: Any, is_kept: bool) -> None: ...  # any backward pass begins; its graph stays
     def on_backward(self) -> None: ...  # one begins that is not within another one
     def on_steps(self, steps: list[ScriptStep]) -> None: ...  # they have ended, the first two together

@@ -279,7 +279,7 @@ class Updates(Callback):
         if args or kwargs:
             args, kwargs = tree_map(self._as_own, (args, kwargs))
         if script.looked_at.value:
-            script.tell(Callback.on_gradients)
+            script.tell(Callback.on_gradients, optimizer)
         result = script.do("optimizer", plain, optimizer, *args, **kwargs)
         ended = clock()
         script.steps.now.updated += ended - max(start, self._ended_at)

@@ -91,6 +91,10 @@ def _in_steps(seen: Symptoms) -> Found:
     share = evidence.again * seen.share_of("backward")
     if share >= LEAST / 2 and (where := seen.site("retain_graph")):
         yield _CAUSES.found("backward_again", where, share, seen=seen)
+    for line in evidence.in_vain[:1]:
+        share = seen.of_run(line.seconds)
+        if share >= LEAST / 2:
+            yield _CAUSES.found("gradients_in_vain", line.where, share, line=line)
     share = seen.of_run(sum(evidence.in_hooks.values()))
     if share >= LEAST / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)

@@ -1048,3 +1048,11 @@ def test_a_line_that_takes_long_before_the_first_step_is_told(start_s, text, sai
     assert [each.urgency for each in told] == ([] if said is None else [pytest.approx(said)])
     for each in told:
         assert each.where == "text.py:20" and "of the 69.0 s before the first step" in each.evidence
+
+
+def test_gradients_that_are_thrown_away_are_a_waste_with_the_line_that_computes_for_them():
+    line = Line("backward", "/me/gan.py", 71, 1.5, text="fake = self.G(z)")
+    told = findings(seen(parts={"forward": 1.0, "backward": 2.0}, in_vain=[line]))[0]
+    assert (told.cause, told.where, told.kind) == ("gradients_in_vain", "gan.py:71", "waste")
+    assert "is the backward pass of what `fake = self.G(z)` computes" in told.evidence
+    assert told.expected() == "measure to find out", "the forward pass needs less, too"

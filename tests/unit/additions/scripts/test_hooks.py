@@ -58,6 +58,7 @@ def test_a_function_that_torch_uses_no_more_is_named(monkeypatch):
 
 def test_each_function_that_is_wrapped_has_a_listener():
     listened = {*hooks.TABLES["modes"], "torch.save", "torch.compile", "torch.utils.checkpoint.checkpoint"}
+    listened |= {"torch.optim.Optimizer.zero_grad", "torch.nn.Module.zero_grad"}
     for name, part in {"loaders": Loaders, "samples": Loaders, "models": Models, "updates": Updates}.items():
         for place, method in hooks.TABLES["listeners"][name].items():
             assert callable(getattr(part, method)), f"{part.__name__} has no {method}"

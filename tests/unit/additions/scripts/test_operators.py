@@ -6,9 +6,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit.additions.scripts import operators
+from perfkit.additions.scripts import evidence, operators
 from perfkit.additions.scripts.messages import OWN
-from perfkit.additions.scripts.operators import BOTH_PASSES, OperatorTimes, lines_of, of_one_step
+from perfkit.additions.scripts.operators import (
+    BOTH_PASSES,
+    OperatorTimes,
+    lines_in_vain,
+    lines_of,
+    of_one_step,
+)
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.shared.lines import Spot
 from tests.support.settings import settings
@@ -35,44 +41,79 @@ def forward(tmp_path, monkeypatch):
     return names["forward"]
 
 
-def stepped(looking, times, step=None, forward=None):
+def stepped(times, forward, step=None):
     """What is known after a step in which `forward` makes the graph of a backward pass."""
+    looking = of_one_step(times)
     next(looking)
     loss = forward(torch.ones(3), torch.ones(3, requires_grad=True)).sum()
     times.time(loss)
     loss.backward(retain_graph=True)
-    with pytest.raises(StopIteration) as ended:
+    with pytest.raises(StopIteration):
         looking.send(step or ScriptStep(1.0))
     loss.backward()  # nothing is timed any more
-    return ended.value.value
+    return dict(times.seconds)
 
 
 def test_the_time_of_an_operator_belongs_to_the_line_that_made_it(script, forward, tmp_path):
-    times = OperatorTimes(script, str)
-    seconds = stepped(of_one_step(times), times, forward=forward)
-    assert {line: spent for (file, line), spent in seconds.items() if file == str(tmp_path / "model.py")} == {
-        2: 1.0,
-        3: 3.0,
-    }
+    file = str(tmp_path / "model.py")
+    seconds = stepped(OperatorTimes(script, str), forward)
+    assert seconds[file, 2] == 1.0 and seconds[file, 3] == 3.0
     assert not torch.is_anomaly_enabled(), "each step would be slower, and nobody has asked for it"
 
 
 def test_a_step_with_more_in_it_tells_nothing(script, forward):
-    times = OperatorTimes(script, str)
-    assert stepped(of_one_step(times), times, ScriptStep(marks={"evaluation"}), forward) == {}
+    assert stepped(OperatorTimes(script, str), forward, ScriptStep(marks={"evaluation"})) == {}
     assert not torch.is_anomaly_enabled()
 
 
 def test_a_pass_within_another_one_is_the_time_of_the_line_that_computes_again(script, forward):
-    times = OperatorTimes(script, str)
     script.steps.in_backward = True
-    assert stepped(of_one_step(times), times, forward=forward) == {}
+    assert stepped(OperatorTimes(script, str), forward) == {}
 
 
 def test_what_the_script_looks_for_itself_is_left_alone(script):
-    with torch.autograd.detect_anomaly(check_nan=False), pytest.raises(StopIteration) as ended:
+    with torch.autograd.detect_anomaly(check_nan=False), pytest.raises(StopIteration):
         next(of_one_step(OperatorTimes(script, str)))
-    assert ended.value.value == {}
+
+
+@pytest.mark.parametrize(
+    ("detaches", "takes", "clears", "in_vain"),
+    [
+        (False, ["critic"], ["generator"], True),  # as a GAN does that does not detach
+        (True, ["critic"], ["generator"], False),
+        (False, ["critic", "generator"], ["generator"], False),  # both are trained by this pass
+        (False, ["critic"], [], False),  # an optimizer may take them later
+        (False, ["generator"], ["critic"], False),  # the way to what trains leads through the critic
+    ],
+)
+def test_a_backward_pass_through_what_nobody_trains_with_it_is_in_vain(
+    script, tmp_path, monkeypatch, detaches, takes, clears, in_vain
+):
+    ticks = itertools.count()
+    monkeypatch.setattr(operators, "clock", lambda: float(next(ticks)))
+    file = tmp_path / "gan.py"
+    detach = ".detach()" if detaches else ""
+    file.write_text(
+        f"def critic_step(models, times, noise):\n    fake = models['generator'](noise){detach}\n"
+        "    loss = models['critic'](fake).mean()\n    times.time(loss)\n    loss.backward()\n"
+    )
+    names = {}
+    exec(compile(file.read_text(), file, "exec"), names)
+    models = {name: torch.nn.Linear(3, 3) for name in ("generator", "critic")}
+    times = OperatorTimes(script, str)
+    looking = of_one_step(times)
+    next(looking)
+    names["critic_step"](models, times, torch.ones(2, 3))
+    for name in takes:
+        times.taken(list(models[name].parameters()))
+    for name in clears:
+        times.cleared(list(models[name].parameters()))
+    with pytest.raises(StopIteration):
+        looking.send(ScriptStep(1.0))
+    found = {line.line: line for line in lines_in_vain(times, {("backward", ()): 10.0})}
+    assert (2 in found) == in_vain, "line 3 has views of weights, which take no time"
+    if in_vain:
+        assert found[2].text == "fake = models['generator'](noise)" and 0 < found[2].seconds < 10
 
 
 def test_a_compiled_model_has_no_operators_of_its_own(script, monkeypatch):
@@ -81,7 +122,7 @@ def test_a_compiled_model_has_no_operators_of_its_own(script, monkeypatch):
         next(of_one_step(OperatorTimes(script, str)))
 
 
-def test_a_line_has_its_share_of_the_backward_pass_and_its_own_part_of_the_forward_pass(tmp_path):
+def test_a_line_has_its_share_of_the_backward_pass_and_its_own_part_of_the_forward_pass(script, tmp_path):
     (tmp_path / "t.py").write_text("model(x)\nlarge(x)\nsmall(x)\n")
     file = str(tmp_path / "t.py")
     call, large, small = (Spot(file, number, "forward") for number in (1, 2, 3))
@@ -92,16 +133,20 @@ def test_a_line_has_its_share_of_the_backward_pass_and_its_own_part_of_the_forwa
         ("backward", (call,)): 5.0,
         ("data set", (large,)): 2.0,
     }
-    found = lines_of({(file, 2): 0.9, (file, 3): 0.1}, looks, backward_s=5.0)
+    times = OperatorTimes(script, str)
+    assert lines_of(times, looks) == []
+    times.seconds.update({(file, 2): 0.9, (file, 3): 0.1})
+    found = lines_of(times, looks)
     assert [(line.part, line.line, line.text) for line in found] == [(BOTH_PASSES, 2, "large(x)")]
     assert found[0].seconds == pytest.approx(2.0 + 0.9 * 5.0)
-    assert lines_of({}, looks, 5.0) == []
 
 
-def test_many_operators_are_left_alone_as_their_stacks_take_long(script, monkeypatch):
-    from perfkit.additions.scripts import evidence
-
+def test_many_operators_are_left_alone_as_their_stacks_take_long(script):
     inquiry = SimpleNamespace(nodes={3: 6_000}, operators=None)
-    with pytest.raises(StopIteration) as ended:
-        next(evidence._of_operators(script, inquiry, str))
-    assert ended.value.value == {}
+    with pytest.raises(StopIteration):
+        next(evidence._operators(script, inquiry, str))
+    inquiry.nodes[3] = 10
+    next(looking := evidence._operators(script, inquiry, str))
+    assert inquiry.operators
+    looking.close()
+    assert not inquiry.operators and not torch.is_anomaly_enabled()
