@@ -9,6 +9,7 @@ import jinja2
 import msgspec
 
 from perfkit import lookup
+from perfkit.process.failures import PACKAGE
 from perfkit.results.stats import Ratio
 from perfkit.show import sentences, units
 from perfkit.show.document import Table
@@ -97,5 +98,8 @@ def warnings_of(lines: Iterable[str]) -> list[str]:
     found = dict[str, str]()
     for line in lines:
         if re.match(r".+?:\d+: \w*Warning: ", line) or "torch._dynamo hit config" in line:
-            found.setdefault(re.sub(r"(?<![:\d])\d+", "", line.strip()), line.strip())
+            said = line.strip()
+            if said.startswith(str(PACKAGE)):  # a wrapper's line, in place of the script's
+                _, said = said.split(": ", 1)
+            found.setdefault(re.sub(r"(?<![:\d])\d+", "", said), said)
     return list(found.values())[:_MOST_WARNINGS]

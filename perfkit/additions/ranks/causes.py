@@ -204,7 +204,7 @@ def _exchange(seen: RankSymptoms) -> Found:
     if count > 1 and len(seen.first.backward) == 1:
         saved = share * (count - 1) / count
         yield _CAUSES.found("exchange_in_each_pass", where, saved, count=count, ddp=ddp, lost=share)
-    elif share >= LIMIT.least and found.late is None:
+    elif share >= LIMIT.least and (found.late is None or seen.is_disturbed):  # which may be no late rank
         hidden = fmean(spent.hidden for spent in found.spent) / found.step_s
         rows = seen.first.embeddings
         are_few = rows and rows.of_weights > LIMIT.mostly and rows.touched < LIMIT.few_rows * rows.count
@@ -246,7 +246,7 @@ def _explicit(seen: RankSymptoms) -> Iterator[tuple[Exchange, float]]:
             continue
         pairs = zip(known, seen.states, strict=True)
         step_s = min(each[key].seconds / state.told for each, state in pairs)
-        yield exchange, step_s / seen.lateness.step_s
+        yield exchange, min(step_s / seen.lateness.step_s, seen.lateness.exposed_share)
 
 
 def _collectives(seen: RankSymptoms) -> Found:

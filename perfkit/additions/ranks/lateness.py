@@ -83,7 +83,7 @@ def lateness(states: Sequence[State]) -> Lateness | None:
     table = [[steps[number] for steps in known] for number in sorted(numbers)]
     exchange = np.array([[step.parts[EXCHANGE] for step in steps] for steps in table])
     waits = exchange - exchange.min(axis=1, keepdims=True)
-    step_s = fmean(max(step.seconds for step in steps) for steps in table)
+    step_s = max(fmean(steps[at].seconds for steps in table) for at in range(len(states)))
     spent = [
         _spent(state.rank, [steps[at] for steps in table], float(waits[:, at].mean()))
         for at, state in enumerate(states)

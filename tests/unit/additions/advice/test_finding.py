@@ -9,6 +9,7 @@ from perfkit import lookup
 from perfkit.additions.advice import finding
 from perfkit.additions.advice.finding import Finding, advice_table, warnings_of
 from perfkit.additions.scripts import report
+from perfkit.process.failures import PACKAGE
 from perfkit.results.stats import Ratio
 
 FASTER = Ratio(1.3, 1.2, 1.4, "faster")
@@ -93,6 +94,11 @@ def test_each_warning_is_repeated_once_and_no_more_than_a_dozen():
     assert len(warnings_of(f"t.py:{number}: UserWarning: one" for number in range(50))) == 12
     repeated = [f"t.py:7: UserWarning: step {number} took {number / 7:.3f} s" for number in range(50)]
     assert warnings_of(repeated) == repeated[:1]
+
+
+def test_a_warning_of_what_perfkit_wraps_is_not_at_a_line_of_perfkit():
+    said = "FutureWarning: `broadcast_buffers` is deprecated"
+    assert warnings_of([f"{PACKAGE}/additions/ranks/ddp.py:151: {said}"]) == [said]
 
 
 TABLES = {

@@ -122,7 +122,7 @@ def test_a_barrier_in_each_step_is_blamed_for_what_no_late_rank_explains():
     free, costly = (
         [
             msgspec.structs.replace(state, exchanges=[Exchange("barrier", "train.py:8", 17, seconds)])
-            for state, seconds in zip(ranks(0.9, 0.9), each, strict=True)
+            for state, seconds in zip(ranks(0.7, 0.7), each, strict=True)
         ]
         for each in ((8.0, 0.1), (8.0, 3.4))
     )
@@ -130,7 +130,42 @@ def test_a_barrier_in_each_step_is_blamed_for_what_no_late_rank_explains():
     assert found(costly)["collective_in_each_step"].share == pytest.approx(0.2)
 
 
+def test_a_collective_takes_no_more_than_what_ranks_exchange_beyond_their_waits():
+    """Each rank waits in it in turn: the least of the means has waits, too."""
+    first = [step(n, 0.8 if n % 2 else 0.3, 1.0) for n in range(1, 21)]
+    second = [step(n, 0.3 if n % 2 else 0.8, 1.0) for n in range(1, 21)]
+    states = [
+        msgspec.structs.replace(state, steps=steps, exchanges=[Exchange("barrier", "train.py:8", 17, 7.6)])
+        for state, steps in zip(ranks(0.5, 0.5), (first, second), strict=True)
+    ]
+    assert found(states)["collective_in_each_step"].share == pytest.approx(0.2)
+
+
+def test_a_step_takes_what_the_slowest_rank_needs_on_average_as_its_parts_add_up_to_it():
+    longer_at_first = [step(n, 0.5, 1.5 if n < 12 else 1.0) for n in range(1, 21)]
+    longer_at_last = [step(n, 0.5, 1.0 if n < 12 else 1.5) for n in range(1, 21)]
+    states = [
+        msgspec.structs.replace(state, steps=steps)
+        for state, steps in zip(ranks(0.5, 0.5), (longer_at_first, longer_at_last), strict=True)
+    ]
+    late = lateness(states)
+    sums = [sum(spent.parts) + spent.for_others + spent.exposed for spent in late.spent]
+    assert late.step_s == pytest.approx(max(sums))
+
+
+def test_on_a_busy_machine_what_all_exchange_is_told_though_a_rank_seems_late():
+    sparse = Rows(count=1000, touched=10, of_weights=0.9)
+    states = [msgspec.structs.replace(state, embeddings=sparse) for state in ranks(0.5, 0.7)]
+    assert "exposed_in_embeddings" in found(states, is_disturbed=True)
+    assert "exposed_in_embeddings" not in found(states), "the late rank is the cause"
+
+
 ROWS = {0: [1, 2, 3, 4], 1: [5, 6, 7, 8]}
+
+
+def test_ranks_with_the_same_rows_and_no_loader_are_to_draw_unlike_ones():
+    states = [msgspec.structs.replace(state, rows=ROWS) for state in ranks(0.5, 0.5)]
+    assert found(states)["same_rows"].change.endswith("add the rank to each seed")
 
 
 @pytest.mark.parametrize(
