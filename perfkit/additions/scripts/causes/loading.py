@@ -1,7 +1,10 @@
 """Causes in how batches are made, and in what loader workers share."""
 
 import os
+import re
 from collections.abc import Sequence
+
+from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import ALIKE, BATCHES, LEAST, MUCH_MEMORY, OWN, Symptoms
@@ -33,9 +36,18 @@ def _handling(seen: Symptoms) -> Found:
     warnings = [text for text in seen.printed if "from a list of numpy.ndarrays is extremely slow" in text]
     if warnings:  # `train.py:41: UserWarning: …`
         where = os.path.basename(warnings[0].partition(": ")[0])
-        places = [*seen.loading_lines(), *seen.lines(OWN)]
-        share = sum(part for line, part in places if line.where == where)
-        yield _CAUSES.found("tensor_from_list", where, share)
+        looked_at = [*seen.loading_lines(), *seen.lines(OWN)]
+        own = [line for line, _ in looked_at if line.where == where]
+        share = sum(part for line, part in looked_at if line.where == where)
+        calls = {(line.part, call) for line in own for call in re.findall(LIMIT.makes_tensor, line.text)}
+        others = [
+            line.where
+            for line, part in looked_at
+            if line not in own and part >= LEAST / 2
+            if any((line.part, call) in calls for call in re.findall(LIMIT.makes_tensor, line.text))
+        ]
+        found = _CAUSES.found("tensor_from_list", where, share, others=others)
+        yield structs.replace(found, limit="") if others else found
         return
     if not (data and loading and data.in_memory) or data.can_batch:
         return

@@ -314,6 +314,23 @@ def test_rows_that_workers_fetch_one_by_one_have_the_share_of_making_batches_alo
     assert shares == {"workers_cost_more": pytest.approx(1 / 3), "rows_one_by_one": pytest.approx(1 / 6)}
 
 
+@pytest.mark.parametrize(("text", "others"), [
+    ("return torch.tensor(self.load(i))", "look at train.py:45, too"),
+    ("return torch.from_numpy(self.load(i))", ""),
+])  # fmt: skip
+def test_torch_warns_of_a_tensor_from_a_list_only_where_the_first_one_is(text, others):
+    """What is left without that line was given as a bound, although another line did the same."""
+    texts = {41: "x = torch.tensor(frames)", 45: text}
+    lines = [Line("data set", "/home/me/train.py", at, 3.0, [], of_line) for at, of_line in texts.items()]
+    parts = {"data set": 6.0, "forward": 4.0}
+    printed = [
+        "/home/me/train.py:41: UserWarning: Creating a tensor from a list of numpy.ndarrays is extremely slow."
+    ]
+    found = findings(seen(parts=parts, lines=lines, printed=printed))[0]
+    assert (found.cause, found.where, found.share) == ("tensor_from_list", "train.py:41", pytest.approx(0.3))
+    assert found.change.endswith(others or "torch.from_numpy") and bool(found.gain) != bool(others)
+
+
 def test_a_share_of_nothing_is_not_said():
     warning = (
         "/home/me/train.py:9: UserWarning: Creating a tensor from a list of numpy.ndarrays is extremely slow"
