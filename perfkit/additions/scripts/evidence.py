@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from perfkit.additions.scripts import hooks, messages, run_account
+from perfkit.additions.scripts.inputs import mostly_zeros, paddings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
 from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, lines_of, of_one_step
@@ -55,6 +56,7 @@ class Inquiry(Callback):
         self.rows: Rows | None = None
         self.trained = set[int]()  # weights that were not frozen when an optimizer came to them, by `id`
         self.padding: list[tuple[float, float, int]] = []
+        self.zeros: tuple[int, int, float] | None = None  # of a matrix, see `Evidence`
         self.operators: OperatorTimes | None = None  # is told of backward passes in one step
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
@@ -96,10 +98,13 @@ class Inquiry(Callback):
             if tensor is not None:
                 self.shapes.add(tuple(tensor.shape))
         if self._script.looked_at.value and not is_capturing():
-            self._script.do(_LOOKS, self._look_for_padding, given)
+            self._script.do(_LOOKS, self._look_at_input, given)
 
-    def _look_for_padding(self, given: Any) -> None:
-        self.padding.append(max(_paddings(given), default=(0.0, 0.0, 0)))
+    def _look_at_input(self, given: Any) -> None:
+        if self.zeros is None:
+            buffers = [buffer for model in self._script.model for buffer in model.buffers()]
+            self.zeros = next(mostly_zeros([*tensors(given), *buffers]), None)
+        self.padding.append(max(paddings(given), default=(0.0, 0.0, 0)))
 
     def on_gradients(self, optimizer: Any) -> None:
         if self.operators:
@@ -194,6 +199,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         nodes=inquiry.nodes,
         again=inquiry.visits_again / max(1, inquiry.visits),
         rows=inquiry.rows,
+        zeros=inquiry.zeros,
         padding=statistics.median_low(inquiry.padding or [(0.0, 0.0, 0)]),
         parametrized=parametrized,
         shapes=len(inquiry.shapes),
@@ -461,29 +467,3 @@ def dense_rows(script: Script) -> Rows | None:
 def _has_rows(gradient: Any) -> bool:
     """Not one that is sparse, or that is a flat part of several weights."""
     return gradient is not None and gradient.layout == torch.strided and gradient.dim() == 2
-
-
-def _paddings(given: Any) -> Iterator[tuple[float, float, int]]:
-    """How much of tensors fills up their rows of words, or of frames of features, at the end or the start."""
-    for rows in tensors(given):
-        if rows.is_nested or rows.layout != torch.strided:
-            continue
-        is_words = rows.dim() == 2 and rows.dtype in (torch.int32, torch.int64) and len(rows.unique()) > 2
-        if is_words or (rows.dim() == 3 and rows.is_floating_point()):  # or frames
-            turned = rows.transpose(0, 1)  # the time may come first
-            for each in (rows, rows.flip(1), turned, turned.flip(1)):
-                yield from _padding_at_the_end(each, is_words)
-
-
-def _padding_at_the_end(rows: torch.Tensor, is_words: bool) -> Iterator[tuple[float, float, int]]:
-    """The mean share of rows that is padding, the share beyond the longest of them, and their length."""
-    length = rows.shape[1]
-    if length < LIMIT.long_row or not rows.any():
-        return
-    used = rows.ne(rows[:, -1].mode().values) if is_words else rows.ne(0).any(2)
-    ends = (used * torch.arange(1, length + 1, device=rows.device)).amax(1)  # of each row, without padding
-    is_dense = float(used.sum() / ends.sum()) >= LIMIT.least_inside  # no table of categories, mostly usual
-    are_rows = float(ends.eq(0).float().mean()) <= LIMIT.most_empty  # else they are steps of time
-    if are_rows and (is_dense or not is_words):
-        filled = ends / length
-        yield float(1 - filled.mean()), float(1 - filled.max()), length

@@ -214,6 +214,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     denormal: float = 0.0
     rows: Rows | None = None
     padding: tuple[float, float, int] = (0.0, 0.0, 0)  # of the input; beyond its longest row; their length
+    zeros: tuple[int, int, float] | None = None  # a dense matrix: rows, columns, the part that is not zero
     parametrized: tuple[int, float] = (0, 0.0)  # times that a pass computes such a weight; its part of a step
     shapes: int = 0
     graphs: int = 0

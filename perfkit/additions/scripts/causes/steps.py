@@ -115,6 +115,14 @@ def _in_steps(seen: Symptoms) -> Found:
         yield _CAUSES.found("small_operators", where, seen=seen, part=share, operators=operators, each=each)
 
 
+def _zeros(seen: Symptoms) -> Found:
+    """A matrix of zeros, if a product is what takes most of both passes."""
+    for line in seen.evidence.operators[:1]:
+        if seen.evidence.zeros and re.search(LIMIT.product, line.text):
+            rows, columns, part = seen.evidence.zeros
+            yield _CAUSES.found("mostly_zeros", line.where, line=line, rows=rows, columns=columns, part=part)
+
+
 def _calls_model(seen: Symptoms, line: Line, evaluation: str) -> bool:
     """Whether a line calls the model, as the line of an evaluation and those of the forward pass do."""
     of_forward = {each.where for each, _ in seen.lines("forward")}
@@ -158,7 +166,7 @@ def _memory(seen: Symptoms) -> Found:
         yield _CAUSES.found("memory_grows", where, seen=seen, name=name, grew=grew)
 
 
-CAUSES = (_modes, _threads, _collections, _graph_grows, _in_steps, _weights, _memory)
+CAUSES = (_modes, _threads, _collections, _graph_grows, _in_steps, _zeros, _weights, _memory)
 
 
 def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:

@@ -13,7 +13,7 @@ import numpy
 import pytest
 import torch
 
-from perfkit.additions.scripts import evidence, hooks
+from perfkit.additions.scripts import evidence, hooks, inputs
 from perfkit.additions.scripts.advice import findings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import (
@@ -588,7 +588,7 @@ WORDS[0, 5:] = WORDS[1, 10:] = 0
     ids=["at the end", "at the start", "the time first", "frames"],
 )
 def test_what_fills_up_the_rows_of_an_input_is_padding(rows):
-    assert max(evidence._paddings([rows])) == pytest.approx((0.625, 0.5, 20))
+    assert max(inputs.paddings([rows])) == pytest.approx((0.625, 0.5, 20))
 
 
 COPIED = torch.zeros(64, 30, dtype=torch.int64)  # some symbols, which are to be said again after a long wait
@@ -624,7 +624,7 @@ COPIED[:, -6] = 9
     ],
 )
 def test_what_is_alike_in_other_inputs_is_no_padding(rows):
-    assert max(evidence._paddings([rows]), default=(0.0, 0.0, 0))[0] < 0.1
+    assert max(inputs.paddings([rows]), default=(0.0, 0.0, 0))[0] < 0.1
 
 
 @pytest.mark.parametrize(
@@ -1056,3 +1056,32 @@ def test_gradients_that_are_thrown_away_are_a_waste_with_the_line_that_computes_
     assert (told.cause, told.where, told.kind) == ("gradients_in_vain", "gan.py:71", "waste")
     assert "is the backward pass of what `fake = self.G(z)` computes" in told.evidence
     assert told.expected() == "measure to find out", "the forward pass needs less, too"
+
+
+@pytest.mark.parametrize(
+    ("zeros", "text", "is_told"),
+    [
+        ((4000, 4000, 0.002), "return adj @ support + self.bias", True),
+        ((4000, 4000, 0.002), "x = x.sin() * y", False),  # no product
+        (None, "return adj @ support + self.bias", False),
+    ],
+)
+def test_a_dense_matrix_of_zeros_is_told_where_a_product_takes_most(zeros, text, is_told):
+    line = Line("forward and backward", "/me/gcn.py", 45, 2.5, text=text)
+    told = findings(seen(parts={"forward": 1.0, "backward": 2.0}, operators=[line], zeros=zeros))
+    assert [each.where for each in told if each.cause == "mostly_zeros"] == ["gcn.py:45"] * is_told
+    assert all("4000 × 4000 of which 0.20% is not zero" in each.evidence for each in told[:1] if is_told)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "found"),
+    [
+        (torch.eye(600), (600, 600, pytest.approx(1 / 600))),
+        (torch.ones(600, 600).triu(), None),  # a mask
+        (torch.eye(100), None),  # small
+        (torch.eye(600).to_sparse(), None),
+        (torch.eye(600, dtype=torch.int64), None),
+    ],
+)
+def test_matrices_that_are_nearly_all_zeros_are_large_and_dense(matrix, found):
+    assert next(inputs.mostly_zeros([matrix]), None) == found
