@@ -56,7 +56,8 @@ def sections(result: Any) -> list[Content]:
     words = SENTENCES.switches(ordered([*result.findings, *result.suggestions]), result.suggestions)
     notes = filter(None, str(words).splitlines())
     ideas = _to_try(result)
-    first = advice_table(ideas) if ideas else str(SENTENCES.nothing(result))
+    bound = "about" if result.is_disturbed else "up to about"
+    first = advice_table(ideas, bound) if ideas else str(SENTENCES.nothing(result))
     contents.append(Section("What to try", [first, *notes]))
     syncs = [looks.sync_table(result.syncs)] if result.syncs else []
     contents.append(Section("Details", [clean(result.command), _steps(result), *syncs]))

@@ -103,7 +103,7 @@ def test_no_bound_is_said_to_be_certain_where_others_take_the_cores():
     """At most 2.5 was said of a data set that became 3.6 times as fast, above a note that no bound is certain."""
     given = seen()
     given.is_disturbed = True
-    assert report.first_sentence(given).endswith("make the run up to about 1.32× as fast.")
+    assert report.first_sentence(given).endswith("make the run about 1.32× as fast.")
 
 
 def test_steps_that_change_are_said_before_a_switch_and_after_a_cause():
