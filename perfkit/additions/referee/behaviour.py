@@ -1,11 +1,11 @@
 """What a training script does in its steps, and where a faster one does less."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -72,23 +72,52 @@ class Difference(msgspec.Struct, frozen=True):
     allowed: bool = False
 
 
-def _of_a_step(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    trained, before = fmean(new.trained), fmean(old.trained)
-    passes, passes_before = fmean(new.backwards), fmean(old.backwards)
-    loaded, loaded_before = fmean(new.loaded), fmean(old.loaded)
-    if not 0 < trained <= before:  # calls of the model may be merged, or unseen in what is compiled
-        trained, before = loaded, loaded_before
-    samples = f"{trained:.4g} samples are trained on in a step, not {before:.4g}"
-    passed = f"an optimizer step has {passes:.3g} backward passes, not {passes_before:.3g}"
-    if passes < SAME * min(1, passes_before):
-        yield Difference("backward", passed)
-    elif math.isclose(trained, before, rel_tol=1 - SAME):
-        if max(loaded_before, trained) < SAME * loaded:
-            yield Difference("backward", f"{loaded:.4g} samples are loaded a step, {trained:.4g} trained on")
-    elif passes > passes_before and math.isclose(trained * passes_before, before * passes, rel_tol=0.25):
-        yield Difference("updates", f"{passed}: {samples}")
-    else:
-        yield Difference("samples", samples)
+class MeanStep(NamedTuple):
+    """Means of the steps of a script."""
+
+    loaded: float  # samples, as the next one
+    trained: float
+    passes: float  # backward passes
+
+
+def other_samples(old: MeanStep, new: MeanStep) -> str | None:
+    """A step trains on another number of samples."""
+    if math.isclose(new.trained, old.trained, rel_tol=1 - SAME):
+        return None
+    return f"{new.trained:.4g} samples are trained on in a step, not {old.trained:.4g}"
+
+
+def fewer_passes(old: MeanStep, new: MeanStep) -> str | None:
+    """Steps without a backward pass, or samples that are loaded and go through none."""
+    if new.passes < SAME * min(1, old.passes):
+        return _passes(old, new)
+    if not other_samples(old, new) and max(old.loaded, new.trained) < SAME * new.loaded:
+        return f"{new.loaded:.4g} samples are loaded a step, {new.trained:.4g} trained on"
+    return None
+
+
+def fewer_updates(old: MeanStep, new: MeanStep) -> str | None:
+    """More backward passes for an update, and as many more samples."""
+    samples = other_samples(old, new)
+    grow_alike = math.isclose(new.trained * old.passes, old.trained * new.passes, rel_tol=0.25)
+    if samples and new.passes > old.passes and grow_alike:
+        return f"{_passes(old, new)}: {samples}"
+    return None
+
+
+def _passes(old: MeanStep, new: MeanStep) -> str:
+    return f"an optimizer step has {new.passes:.3g} backward passes, not {old.passes:.3g}"
+
+
+def _of_a_step(sides: Sequence[Behaviour]) -> Iterator[Difference]:
+    """The first of the differences in what a step trains on; the others would follow from it."""
+    old, new = (MeanStep(fmean(each.loaded), fmean(each.trained), fmean(each.backwards)) for each in sides)
+    if not 0 < new.trained <= old.trained:  # calls may be merged, or unseen in what is compiled
+        old, new = (each._replace(trained=each.loaded) for each in (old, new))
+    for name, find in (("backward", fewer_passes), ("updates", fewer_updates), ("samples", other_samples)):
+        if evidence := find(old, new):
+            yield Difference(name, evidence)
+            return
 
 
 def _amounts(side: Behaviour) -> dict[str, float]:
@@ -108,14 +137,19 @@ def _amounts(side: Behaviour) -> dict[str, float]:
     return amounts
 
 
-def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    now, before = _amounts(new), _amounts(old)
-    shares = {"updates": FEW, "inputs": SAME, "batches": SAME, "frozen": SAME}  # of the old amount; else all
+def _inputs_without_padding(old: Behaviour, new: Behaviour) -> float | None:
+    """The values of the new script's first inputs, if they are fewer for the same losses."""
     losses = zip(old.losses[:LOSSES], new.losses, strict=False)
     starts_alike = all(math.isclose(*both, rel_tol=1e-5) for both in losses)
     early = _amounts(_first_steps(new, LOSSES)).get("inputs", 0.0)
-    if starts_alike and early < SAME * before.get("inputs", 0.0):
-        # The same losses of fewer values: only padding is left out. Later inputs are compared with those.
+    return early if starts_alike and early < SAME * _amounts(old).get("inputs", 0.0) else None
+
+
+def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
+    now, before = _amounts(new), _amounts(old)
+    shares = {"updates": FEW, "inputs": SAME, "batches": SAME, "frozen": SAME}  # of the old amount; else all
+    early = _inputs_without_padding(old, new)
+    if early is not None:  # later ones are compared with those
         before["inputs"] = early
         shares["inputs"] = SAME * FEW
     for name, words in _TABLES["less"].items():
@@ -160,7 +194,7 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     """
     count = min(old.steps, new.steps)
     first_old, first_new = _first_steps(old, count), _first_steps(new, count)
-    yield from _of_a_step(first_old, first_new)
+    yield from _of_a_step([first_old, first_new])
     yield from _of_amounts(first_old, first_new)
     yield from _of_optimizers(old, new)
     # With smaller batches, a script completes fewer epochs in the same number of steps.

@@ -321,6 +321,39 @@ def test_inputs_without_their_padding_are_the_measure_of_later_ones(values, loss
     assert len(found) == (told is not None) and (told or "") in " ".join(found)
 
 
+PASSES = "an optimizer step has {} backward passes, not {}".format
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "passes", "updates", "samples"),
+    [  # loaded, trained, backward passes
+        ((16, 16, 1), (16, 16, 1), None, None, None),
+        ((16, 16, 4), (16, 16, 1), None, None, None),  # parts are merged
+        ((16, 16, 1), (16, 16, 0.5), PASSES(0.5, 1), None, None),
+        ((16, 16, 1), (32, 16, 1), "32 samples are loaded a step, 16 trained on", None, None),
+        ((32, 16, 1), (32, 16, 1), None, None, None),
+        ((16, 16, 1), (16, 8, 1), None, None, "8 samples are trained on in a step, not 16"),
+        ((16, 16, 1), (32, 32, 2), None, f"{PASSES(2, 1)}: 32 samples", "32 samples"),
+        ((16, 16, 1), (64, 64, 2), None, None, "64 samples"),  # it is not the passes alone
+        ((16, 16, 1), (16, 16, 1.1), None, None, None),
+    ],
+)
+def test_each_difference_of_a_step_is_told_from_the_others(old, new, passes, updates, samples):
+    found = [
+        find(behaviour.MeanStep(*old), behaviour.MeanStep(*new))
+        for find in (behaviour.fewer_passes, behaviour.fewer_updates, behaviour.other_samples)
+    ]
+    for evidence, words in zip(found, (passes, updates, samples), strict=True):
+        assert evidence is None if words is None else evidence.startswith(words)
+
+
+def test_of_differences_of_a_step_the_first_is_told():
+    half = but(trained=[8] * STEPS, loaded=[8] * STEPS, backwards=[0, 1] * (STEPS // 2))
+    assert [one.name for one in differences(PLAIN, half)] == ["backward"]
+    unseen = but(trained=[0] * STEPS)
+    assert "samples" not in [one.name for one in differences(PLAIN, unseen)]
+
+
 def test_a_run_is_judged_with_all_that_is_between_its_steps():
     given = verdict(old=VALIDATED, new=QUICKLY)
     assert given.run == pytest.approx(5.0)
