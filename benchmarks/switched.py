@@ -16,16 +16,16 @@ from typing import Any, ClassVar
 
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks import messages, rank
+from perfkit.additions.ranks.brief import RankModels
 from perfkit.additions.ranks.ddp import NEVER
 from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.ranks.reporter import RankReporter
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.training import Models
 from perfkit.additions.shared.clock import clock, cpu_clock
 from perfkit.additions.shared.lines import Sampler
 from perfkit.additions.shared.settings import Settings
 
-_wrap, _called, _look, _send = hooks.wrapped, Models._called, Sampler.look, RankReporter.send
+_wrap, _called, _look, _send = hooks.wrapped, RankModels._called, Sampler.look, RankReporter.send
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Switched:
 def watch(settings: Settings, files: Outputs) -> None:
     """Watches this process, as a launch has it watched, while it is switched on."""
     hooks.wrapped = _wrapped
-    Models._called = _called_if_on
+    RankModels._called = _called_if_on
     Sampler.look = _look_if_on
     RankReporter.send = _send_if_on
     Switched.recorder = rank.listen(settings, files)
@@ -127,7 +127,7 @@ def _inside(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         Switched.inside_s += cpu_clock() - start
 
 
-def _called_if_on(models: Models, model: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
+def _called_if_on(models: RankModels, model: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
     if Switched.how is Watching.OFF:
         return call(*args, **kwargs)
     inside = functools.partial(_inside, call)

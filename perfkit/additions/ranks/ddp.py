@@ -145,6 +145,7 @@ class DdpExchange:
         self._step = StepExchange()  # of the step under way
         self._usual = StepExchange(is_read=False)  # as in the last step that was read
         self._usual_backward_s = 0.0
+        self._every = 1  # a pass in so many steps is read
         self.rates = list[Callable[[int], None]]()  # have torch time one pass in so many, of models on CPUs
 
     def make(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -164,20 +165,18 @@ class DdpExchange:
         start = clock()
         plain(*args, **kwargs)
         took = clock() - start
-        if self._is_due(took) and not is_capturing():  # during a capture nothing can be read
-            for model, seen in self.models.items():
-                self._read(model, seen, took)
-        else:
-            self._step.is_read = False
-
-    def _is_due(self, took: float) -> bool:
-        """Whether a pass is read: all first ones, then few, and those that take unusually long."""
         usual = self._usual_backward_s = 0.9 * (self._usual_backward_s or took) + 0.1 * took
         count = self._script.steps.count
-        if count <= LIMIT.all_read or took >= 2 * usual:
-            return True
-        every = min(LIMIT.rarest, math.ceil(LIMIT.reads_s / max(usual, 1e-9)))
-        return bool(count % every == 0)
+        # All first ones are read, then few, and those that take unusually long; none during a capture.
+        if (took >= 2 * usual or count % self._every == 0) and not is_capturing():
+            for model, seen in self.models.items():
+                self._read(model, seen, took)
+            if count >= LIMIT.all_read:
+                self._every = min(LIMIT.rarest, math.ceil(LIMIT.reads_s / max(usual, 1e-9)))
+        else:
+            self._step.is_read = False
+        for set_rate in self.rates:  # else torch would work in the next forward pass, for 50 µs
+            set_rate(NEVER)
 
     def _read(self, model: Any, seen: SeenDdp, took: float) -> None:
         model.logger.set_runtime_stats_and_log()  # torch itself does so in the next forward pass
@@ -203,8 +202,6 @@ class DdpExchange:
         """That of each of so many steps that have ended; one that was not read is as the last that was."""
         now = self._step
         self._step = StepExchange()
-        for set_rate in self.rates:  # else torch would work in the next forward pass, for 50 µs
-            set_rate(NEVER)
         if not now.is_read:
             return self._usual
         ended = StepExchange(now.exposed / count, now.hidden / count, now.syncs // count)

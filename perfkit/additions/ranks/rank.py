@@ -19,13 +19,12 @@ import msgspec
 import torch.distributed as dist
 
 from perfkit.additions.guard.outputs import Outputs
+from perfkit.additions.ranks.brief import RankLoaders, RankModels, RankUpdates
 from perfkit.additions.ranks.messages import LIMIT, Hello
 from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.ranks.reporter import RankReporter
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep
-from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.shared.settings import Settings
 from perfkit.process.failures import explain
 
@@ -88,6 +87,7 @@ def listen(settings: Settings, files: Outputs) -> RankRecorder:
     def joined(hello: Hello, line: Connection) -> None:
         recorder.rank = hello.rank
         recorder.world = hello.world
+        recorder.brief.is_possible = True
         reporter = RankReporter(recorder, hello, line)
         _tell_the_end(reporter)
         if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:  # also where the other threads stand still
@@ -96,10 +96,11 @@ def listen(settings: Settings, files: Outputs) -> RankRecorder:
         sys.setswitchinterval(LIMIT.switch_s)
         threading.Thread(target=reporter.attend, name="perfkit", daemon=True).start()
 
-    usual = [Loaders(script), Models(script), Updates(script)]
-    joining = Joining(script, [recorder.evaluations, recorder], joined)
+    brief = recorder.brief
+    usual = [RankLoaders(script, brief), RankModels(script, brief), RankUpdates(script, brief)]
+    joining = Joining(script, [recorder.evaluations, recorder, brief], joined)
     setting = [recorder.setting] if settings.ranked else []
-    script.set_callbacks(script, *usual, recorder.evaluations, *setting, joining, recorder)
+    script.set_callbacks(script, *usual, recorder.evaluations, *setting, joining, recorder, brief)
     return recorder
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from msgspec import structs
 from torch.nn.parallel import DistributedDataParallel
 
+from perfkit.additions.ranks.brief import ONLY_TIMED, BriefSteps
 from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfRank, State, StepOfRank
 from perfkit.additions.scripts import hooks, messages
@@ -37,6 +38,7 @@ class RankRecorder(Callback):
         self.setting = Setting(script, script.settings.ranked)
         self.sampler = Sampler(self.evaluations.part_now, script.place)
         self.exchange = DdpExchange(script, self.sampler)
+        self.brief = BriefSteps(script, self.note_timed)
         self.rank: int | None = None  # until the process has joined; steps before are not told
         self.world = 1
         self._began_s = 0.0  # CPU time of the process before the steps that are told
@@ -107,20 +109,31 @@ class RankRecorder(Callback):
                 self._weigh(number)
             if self.rank is not None and len(self._steps) < LIMIT.kept:
                 self._steps.append((number, step, exchange))
+        self._count_calls_of_step()
+        if self.script.steps.count == LIMIT.skipped:  # what others waited for before explains no step
+            self.sampler.times.clear()
+            self._began_s = process_clock()
+            self._collectives = {key: Exchange(*key) for key in self._collectives}
+
+    def note_timed(self, step: ScriptStep) -> None:
+        """A step has ended that was only timed."""
+        exchange = self.exchange.end_step(1)
+        if len(self._steps) < LIMIT.kept:
+            self._steps.append((self.script.steps.count, step, exchange))
+        self._count_calls_of_step()
+
+    def _count_calls_of_step(self) -> None:
         for key, call in self._called.items():
             total = self._collectives.setdefault(key, Exchange(*key))
             total.count += call.count
             total.seconds += call.seconds
             total.bytes += call.bytes
         self._called.clear()
-        if self.script.steps.count == LIMIT.skipped:  # what others waited for before explains no step
-            self.sampler.times.clear()
-            self._began_s = process_clock()
-            self._collectives = {key: Exchange(*key) for key in self._collectives}
 
     def _step(self, number: int, step: ScriptStep, exchange: StepExchange) -> StepOfRank:
         fed = step.forward_samples
         samples = fed if step.samples == self.world * fed else step.samples  # it may read for all ranks
+        inputs = (None, None) if ONLY_TIMED in step.marks else (samples, step.elements)
         backward = step.spent["backward"]
         exposed = exchange.exposed if exchange.is_read else min(exchange.exposed, backward)
         backward = max(0.0, backward - exposed)
@@ -129,7 +142,7 @@ class RankRecorder(Callback):
         own = max(0.0, step.seconds - sum(known) - exchanged)
         timed = exchange.hidden, exchange.is_read, exchange.syncs
         parts = [*known, own, exchanged]
-        return StepOfRank(number, step.seconds, parts, *timed, samples, step.elements, sorted(step.marks))
+        return StepOfRank(number, step.seconds, parts, *timed, inputs[0], inputs[1], sorted(step.marks))
 
     def snapshot(self) -> State:
         """What was noted until now, for any thread."""

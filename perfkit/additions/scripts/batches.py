@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 _KIND = "_perfkit_kind"  # kept in the loader: `id` is slow where audit hooks are set
-_TRAINING, _EVALUATION = "training", "evaluation"
+TRAINING, EVALUATION = "training", "evaluation"
 
 
 class Fetched(NamedTuple):
@@ -21,14 +21,15 @@ class BatchLedger:
         self._fetched: list[Fetched] = []  # since the last backward pass
         self._before_evaluation = 0  # how many of them came before an evaluation's last call
 
-    def is_for_evaluation(self, loader: Any) -> bool:
-        """Whether that is known of a loader."""
-        return bool(loader.__dict__.get(_KIND) == _EVALUATION)
+    def kind(self, loader: Any) -> str | None:
+        """Whether its batches are for `TRAINING` or for `EVALUATION`, if that is known."""
+        kind: str | None = loader.__dict__.get(_KIND)
+        return kind
 
     def is_evaluating(self, loader: Any) -> bool:
         """Whether its next batch is for an evaluation, as far as can be told before it is used."""
-        kind = loader.__dict__.get(_KIND)
-        return bool(kind == _EVALUATION or (kind is None and self._before_evaluation > 0))
+        kind = self.kind(loader)
+        return bool(kind == EVALUATION or (kind is None and self._before_evaluation > 0))
 
     def fetch(self, loader: Any, samples: int, is_first: bool) -> None:
         self._fetched.append(Fetched(loader, samples, is_first))
@@ -47,7 +48,7 @@ class BatchLedger:
         self._fetched = []
         self._before_evaluation = 0
         if len(fetched) == 1:  # as in most steps
-            fetched[0].loader.__dict__[_KIND] = _TRAINING
+            fetched[0].loader.__dict__[_KIND] = TRAINING
             return fetched, []
         last = [batch for batch in fetched if batch.loader is fetched[-1].loader]
         if len(fetched) == len({id(batch.loader) for batch in fetched}) == before:
@@ -57,11 +58,11 @@ class BatchLedger:
         evaluation = list[Fetched]()
         for number, batch in enumerate(fetched):
             is_of_last = is_last_trained_on and batch.loader is fetched[-1].loader
-            is_known = batch.loader.__dict__.get(_KIND) == _TRAINING
+            is_known = batch.loader.__dict__.get(_KIND) == TRAINING
             if number >= before or is_of_last or is_known:
-                batch.loader.__dict__[_KIND] = _TRAINING
+                batch.loader.__dict__[_KIND] = TRAINING
                 training.append(batch)
             else:
-                batch.loader.__dict__[_KIND] = _EVALUATION
+                batch.loader.__dict__[_KIND] = EVALUATION
                 evaluation.append(batch)
         return training, evaluation

@@ -223,7 +223,7 @@ class Loaders(Callback):
 
     def _iterate(self, plain: Any, loader: Any) -> Any:
         """Makes an iterator, which may start workers, or begins again with one."""
-        part = "evaluation" if self._ledger.is_for_evaluation(_as_seen(loader)) else "start"
+        part = "evaluation" if self._ledger.kind(_as_seen(loader)) == batches.EVALUATION else "start"
         self._script.fetching_since = self._script.fetching_since or clock()
         _fork_unless_chosen(loader)
         return self._script.do(part, plain, loader)

@@ -68,6 +68,7 @@ class StepDetector:
         self.now = ScriptStep()
         self.in_backward = False
         self.trainer = threading.main_thread().ident or 0  # which trains: with Ray, it is another thread
+        self.last: object = None  # what changes the weights last in each step, as `updated` is told
         self._fed = dict[object, int]()  # samples by what changes the weights in a step, in its order
         self._first: ScriptStep | None = None
         self._is_over = False  # whether the step under way ends once something else begins
@@ -87,11 +88,13 @@ class StepDetector:
         """The weights have been changed, by an optimizer or by the script itself."""
         if is_capturing():
             raise failed("captured")
-        if by in self._fed and by == next(reversed(self._fed)):
+        if by == self.last:
             self._is_over = True
-        elif by not in self._fed and not self.count:  # one that shows up later is rarer
-            self._first = copy.deepcopy(self.now)
-            self._first.seconds = clock() - self.since
+        elif by not in self._fed:
+            self.last = by
+            if not self.count:  # one that shows up later is rarer
+                self._first = copy.deepcopy(self.now)
+                self._first.seconds = clock() - self.since
         of_others = sum(self._fed.values()) - self._fed.get(by, 0)
         self._fed[by] = self.now.forward_samples - of_others
         if not self._is_over:

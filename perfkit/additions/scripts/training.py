@@ -192,7 +192,6 @@ class Updates(Callback):
         self._gradients = 0  # taken without a backward pass
         self._has_graph = False  # whether the gradients have a graph, through which nothing has gone yet
         self._optimizers = dict[object, Any]()  # those that have made a step, by what they train
-        self._last: tuple[Any, object] = (None, None)  # that has made a step, and what it trains
         hooks.listen(self, "updates")
 
     def _backward(self, plain: Callable[..., None], tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -245,7 +244,7 @@ class Updates(Callback):
         plain(optimizer, *args, **kwargs)
         if len(optimizer.param_groups) > 1:
             self._script.note_call("groups")
-        if _trained_by(optimizer) in self._optimizers:
+        if trained_by(optimizer) in self._optimizers:
             self._script.new_optimizers += 1
             self._script.note_call("new_optimizers")
         kind = self._script.toggles.get("optimizer_impl", "default")
@@ -270,9 +269,7 @@ class Updates(Callback):
         if script.steps.count < MOST_LOOKS:
             script.note_call("step")
         start = clock()
-        if self._last[0] is not optimizer:
-            self._last = (optimizer, _trained_by(optimizer))
-        trained = self._last[1]
+        trained = trained_by(optimizer)
         if self._optimizers.get(trained) is not optimizer:
             self._optimizers[trained] = script.optimizer = optimizer
             script.optimizers = list(self._optimizers.values())
@@ -305,7 +302,7 @@ class Updates(Callback):
         return closure if callable(given) else given
 
 
-def _trained_by(optimizer: Any) -> tuple[type, int, int]:
+def trained_by(optimizer: Any) -> tuple[type, int, int]:
     """What an optimizer trains: the same for one that a script makes anew for the same weights."""
     weights = optimizer.param_groups[0]["params"]
     return type(optimizer), len(weights), id(weights[0] if weights else optimizer)

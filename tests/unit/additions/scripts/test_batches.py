@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfkit.additions.scripts.batches import BatchLedger
+from perfkit.additions.scripts.batches import EVALUATION, BatchLedger
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_a_loader_of_which_nothing_is_known_evaluates_as_the_one_before_it(ledge
     assert ledger.is_evaluating(loaders["U"]) and not ledger.is_evaluating(loaders["T"])
     told(ledger, loaders, "H/T!")
     assert not ledger.is_evaluating(loaders["U"]), "a step has begun"
-    assert ledger.is_for_evaluation(loaders["H"]) and ledger.is_evaluating(loaders["H"])
-    assert not ledger.is_for_evaluation(loaders["U"])
+    assert ledger.kind(loaders["H"]) == EVALUATION and ledger.is_evaluating(loaders["H"])
+    assert ledger.kind(loaders["U"]) is None
 
 
 def test_a_batch_keeps_its_samples_and_whether_an_epoch_began_with_it(ledger, loaders):
