@@ -89,6 +89,8 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     convolves: bool = False
     settings: dict[str, Value] = {}
     refused: dict[str, str] = {}
+    saved_bytes: int = 0
+    state_bytes: int = 0
     sites: list[Site] = []
     notes: list[str] = []
 

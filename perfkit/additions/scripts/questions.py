@@ -27,6 +27,7 @@ from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.settings import Settings
+from perfkit.additions.shared.tensors import tensors
 from perfkit.errors import RunFailed, TrainingEnded, TrainingRaised
 from perfkit.lookup import load
 from perfkit.process import Answer, failures, zygote
@@ -141,6 +142,8 @@ class Questions(Procedures, Callback):
             convolves=any(isinstance(module, nn.modules.conv._ConvNd) for module in script.modules()),
             settings=self._settings(),
             refused=self._why_not(),
+            saved_bytes=script.saved_bytes,
+            state_bytes=_state_bytes(script),
             sites=[site for sites in script.sites.values() for site in sites],
             notes=[*script.notes, *script.files.notes],
         )
@@ -311,4 +314,25 @@ def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
     for value in (*args[1:], *kwargs.values()):
         if isinstance(value, str | os.PathLike):
             script.files.before(Write(os.fsdecode(value)))
-    return script.do("checkpoint", plain, *args, **kwargs)
+    result = script.do("checkpoint", plain, *args, **kwargs)
+    sizes = [_written(value) for value in (*args[1:], *kwargs.values())]
+    script.saved_bytes = max(script.saved_bytes, *sizes)
+    return result
+
+
+def _written(target: Any) -> int:
+    """Bytes of the file or the buffer that a checkpoint has gone to."""
+    with contextlib.suppress(Exception):  # it may be any other argument
+        if isinstance(target, str | os.PathLike):
+            return os.path.getsize(target)
+        return int(target.tell())
+    return 0
+
+
+def _state_bytes(script: Script) -> int:
+    """Bytes of the weights and of the optimizers' state; 0 where other ranks may hold parts of them."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return 0
+    of_optimizers = tensors([optimizer.state for optimizer in script.optimizers])
+    held = [*script.parameters(), *script.model.buffers(), *of_optimizers]
+    return sum(each.numel() * each.element_size() for each in held)

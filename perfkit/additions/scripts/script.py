@@ -186,6 +186,7 @@ class Script(Callback):
         self.callbacks: tuple[Callback, ...] = (self,)
         self._methods = dict[Callable[..., None], list[Callable[..., None]]]()  # by the event
         self.optimizers: list[Any] = []  # have made a step
+        self.saved_bytes = 0  # of the largest checkpoint
         self.new_optimizers = 0  # how many were made for weights that another one had trained
         self.unused_graphs = 0  # steps whose gradients had a graph that nothing went through
         self.backwards = 0

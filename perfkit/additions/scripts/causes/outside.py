@@ -63,7 +63,10 @@ def _checkpoints(seen: Symptoms) -> Found:
     looked_at = parts.get("checkpoint", 0.0) / (sum(parts.values()) or 1.0)
     share = seen.run.running(CHECKPOINTS) or looked_at
     if max(share, looked_at) >= LEAST / 2:
-        yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share, seen=seen, looked_at=looked_at)
+        saved, state = seen.script.saved_bytes, seen.script.state_bytes
+        holds_more = 0 < state < min(saved / LIMIT.much_more, saved - LIMIT.more_bytes)
+        about = {"looked_at": looked_at, "holds_more": holds_more}
+        yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share, seen=seen, **about)
 
 
 def _between_steps(seen: Symptoms) -> Found:

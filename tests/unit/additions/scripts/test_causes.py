@@ -13,7 +13,7 @@ import numpy
 import pytest
 import torch
 
-from perfkit.additions.scripts import evidence, hooks, inputs
+from perfkit.additions.scripts import evidence, hooks, inputs, questions
 from perfkit.additions.scripts.advice import findings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import (
@@ -904,6 +904,36 @@ def test_what_a_line_between_steps_makes_again_is_made_once_before_the_training(
     looked = Evidence(steps=10, parts={BETWEEN: 4.0, "forward": 6.0}, lines=[line])
     (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
     assert found.change.endswith("do once, before the training") and "tensors" not in found.change
+
+
+class Trainer:
+    """What scripts save as a whole."""
+
+    def __init__(self, rows):
+        self.model = torch.nn.Linear(1000, 1000)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), momentum=0.9)
+        self.images = torch.zeros(rows, 1000)
+        self.model(self.images).sum().backward()
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize("into", [str, io.BytesIO])
+@pytest.mark.parametrize(("rows", "says"), [(4000, "writes up to 24.0 MB, although"), (100, "")])
+def test_a_checkpoint_that_holds_the_data_set_is_told_by_what_it_writes(rows, says, into, tmp_path):
+    """The remedy was only to save less often."""
+    trainer = Trainer(rows)
+    script = Script(settings(), SimpleNamespace(before=lambda write: None))
+    script.model.append(trainer.model)
+    script.optimizers.append(trainer.optimizer)
+    target = str(tmp_path / "last.pt") if into is str else io.BytesIO()
+    questions._save(script, torch.save, trainer, target)
+    facts = {"saved_bytes": script.saved_bytes, "state_bytes": questions._state_bytes(script)}
+    told = msgspec.structs.replace(seen().script, **facts)
+    run = Account(parts={"steps": 6.0, "checkpoints": 4.0})
+    (found,) = findings(Symptoms(script=told, run=run, evidence=Evidence(steps=10), cores=2))
+    assert says in found.evidence and ("only 8.01 MB" in found.evidence) == bool(says)
+    remedy = "save model.state_dict() and what is needed to go on, not objects that hold data, or "
+    assert found.change == f"{remedy if says else ''}save less often"
 
 
 def test_the_share_of_checkpoints_is_that_of_the_table_of_the_run():
