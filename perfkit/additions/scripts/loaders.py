@@ -331,20 +331,18 @@ class Loaders(Callback):
         script = self._script
         now = script.steps.now
         training, evaluation = self._ledger.backward()
-        if evaluation:
-            now.marks.add("evaluation")
         for batch in evaluation:
+            now.marks.add("evaluation")
             self.watch.evaluating |= batch.loader.__dict__[_WORKERS]
         for batch in training:
             now.samples += batch.samples
             if batch.is_first:
                 now.marks.add("new epoch")
-            is_another = script.loader is not batch.loader
-            script.loader = batch.loader
-            if is_another:
+            if script.loader is not batch.loader:
+                script.loader = batch.loader
                 self.watch.evaluating -= batch.loader.__dict__[_WORKERS]
-            if is_another and (site := self._sites.get(id(getattr(batch.loader, "dataset", None)))):
-                script.sites["loader"] = [site]
+                if site := self._sites.get(id(getattr(batch.loader, "dataset", None))):
+                    script.sites["loader"] = [site]
 
 
 def _as_seen(loader: Any) -> Any:

@@ -315,17 +315,14 @@ def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(value, str | os.PathLike):
             script.files.before(Write(os.fsdecode(value)))
     result = script.do("checkpoint", plain, *args, **kwargs)
-    sizes = [_written(value) for value in (*args[1:], *kwargs.values())]
-    script.saved_bytes = max(script.saved_bytes, *sizes)
+    script.saved_bytes = max(script.saved_bytes, *map(_written, (*args[1:], *kwargs.values())))
     return result
 
 
 def _written(target: Any) -> int:
     """Bytes of the file or the buffer that a checkpoint has gone to."""
     with contextlib.suppress(Exception):  # it may be any other argument
-        if isinstance(target, str | os.PathLike):
-            return os.path.getsize(target)
-        return int(target.tell())
+        return os.path.getsize(target) if isinstance(target, str | os.PathLike) else int(target.tell())
     return 0
 
 

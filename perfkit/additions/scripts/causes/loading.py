@@ -39,13 +39,9 @@ def _handling(seen: Symptoms) -> Found:
         looked_at = [*seen.loading_lines(), *seen.lines(OWN)]
         own = [line for line, _ in looked_at if line.where == where]
         share = sum(part for line, part in looked_at if line.where == where)
-        calls = {(line.part, call) for line in own for call in re.findall(LIMIT.makes_tensor, line.text)}
-        others = [
-            line.where
-            for line, part in looked_at
-            if line not in own and part >= LEAST / 2
-            if any((line.part, call) in calls for call in re.findall(LIMIT.makes_tensor, line.text))
-        ]
+        calls = [call for line in own for call in re.findall(LIMIT.makes_tensor, line.text)]
+        more = [line for line, part in looked_at if line not in own and part >= LEAST / 2]
+        others = [line.where for line in more if any(call in line.text for call in calls)]
         found = _CAUSES.found("tensor_from_list", where, share, others=others)
         yield structs.replace(found, limit="") if others else found
         return
