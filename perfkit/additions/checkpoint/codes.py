@@ -20,7 +20,10 @@ _CODE = re.compile(r"\b(\d\d)-(\d+\.\d\d|sim\d+\.\d\d|done|na)-([0-9a-f]{4})-([0
 
 
 def checkpoint(chapter: str) -> str:
-    """The code of a chapter such as "02", from your newest run of it; an `InvalidValue` if it has none."""
+    """The code of a chapter such as "02", from your newest run of its stage, whatever it trained and where.
+
+    An `InvalidValue` is raised if there is none.
+    """
     if chapter not in STAGES:
         raise one_of(chapter, [*STAGES], "chapter with a code")
     for run in RunStore().history():
