@@ -214,6 +214,17 @@ def _no_orphans_at_the_end():
     assert_no_orphans()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _zygotes_are_forked():
+    """From one process for all of them, as importing torch takes a core 3 s; `test_processes.py` has real ones."""
+    from perfkit.process import zygote
+    from tests.support import zygotes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zygote, "subprocess", zygotes.forking())
+        yield
+
+
 @pytest.fixture(scope="module")
 def zygotes_stay():
     """Ends the zygotes of a file's tests with the last of them: each has imported torch, which takes a core 3 s."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import nbformat
 from axe_playwright_python.sync_playwright import Axe
 
-from tests.support import zygotes
+from tests.support import forks, zygotes
 
 REPO = Path(__file__).parents[2]
 ARTEFACTS = Path(__file__).parent / "artefacts"
@@ -45,7 +45,8 @@ def violations(page, selector=None):
 def setup_in(data):
     """The first lines of a notebook whose results are in a folder of its own."""
     path = f"import os, sys\nsys.path.insert(0, {str(REPO)!r})\nos.environ['PERFKIT_DATA'] = {str(data)!r}\n"
-    return f"{path}from perfkit import notebook as pk\n"
+    forking = "from perfkit.process import zygote\nfrom tests.support.zygotes import forking\nzygote.subprocess = forking()\n"
+    return f"{path}{forking}from perfkit import notebook as pk\n"
 
 
 class LabServer:
@@ -100,7 +101,8 @@ class LabServer:
         }
         # A kernelspec in the private data folder, should a test write one, wins over the environment's.
         places = {name: str(home / folder) for name, folder in folders.items()}
-        return kept | places | {"JUPYTER_PREFER_ENV_PATH": "0"} | zygotes.SET
+        own = {"JUPYTER_PREFER_ENV_PATH": "0", forks.ADDRESS: forks.start(**zygotes.SET), **zygotes.SET}
+        return kept | places | own
 
     def _wait_until_up(self, timeout_s):
         until = time.monotonic() + timeout_s

@@ -13,6 +13,11 @@ from tests.support import cuda_lines, double
 CACHES = (gpus._nvml, machine.facts, devices.ask_torch)
 
 
+@pytest.fixture(scope="session")
+def _zygotes_are_forked():
+    """They are not: each has to find the double when it imports torch."""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cuda(tmp_path_factory):
     """Processes that are started have the double, and this one has NVML's; all note the lines for CUDA that run."""

@@ -26,6 +26,11 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="a fork without exec is safe on Linux alone")
 
 
+@pytest.fixture(autouse=True)
+def _zygotes_import_torch_themselves(monkeypatch):
+    monkeypatch.setattr(zygote, "subprocess", subprocess)
+
+
 def described(child, workload="tests.support.toy:Toy"):
     return child.ask("describe", workload=workload, preset="smoke", options={}, device="cpu")
 

@@ -14,7 +14,7 @@ from PIL import Image
 from perfkit.additions.my_train import steps
 from perfkit.workloads import files
 from perfkit.workloads.photos import Photos
-from tests.support import zygotes
+from tests.support import forks, zygotes
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -74,16 +74,19 @@ __spec__ = None
 from perfkit.additions.my_train import steps
 from perfkit.additions.ranks import scaling
 from perfkit.additions.scripts import watched
+from perfkit.process import zygote
 from tests.support import scripts
+from tests.support.zygotes import forking
+zygote.subprocess = forking()
 scaling.LAUNCHES = 1
 steps.after = lambda chapter, after=steps.after: after(chapter).replace("(96)", "(32)")
 watched.subprocess = scripts.forking()
-del scaling, scripts, steps, watched
+del forking, scaling, scripts, steps, watched, zygote
 """
 """Leaves nothing in a kernel that a notebook could miss in a new one, but the processes that have imported torch.
 
-Scripts are forked: the command line's tests start them, and ranks, as a person does. A learner's own loop has
-smaller pictures."""
+Scripts and zygotes are forked: the command line's tests start them, and ranks, as a person does. A learner's own
+loop has smaller pictures."""
 
 SMALLER = {
     'Panel("compile"': 'Panel("compile", workload="tests.support.toy:Toy"',
@@ -144,7 +147,8 @@ def kernel(tmp_path_factory):
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(prefix="perfkit-data-", ignore_cleanup_errors=True) as data,
     ):
-        for name, value in {"PYTHONPATH": path, "PERFKIT_DATA": data, **zygotes.SET}.items():
+        own = {"PYTHONPATH": path, "PERFKIT_DATA": data, forks.ADDRESS: forks.start(**zygotes.SET)}
+        for name, value in {**own, **zygotes.SET}.items():
             patch.setenv(name, value)
         make_smaller_photos()
         yield execute

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,41 +18,10 @@ import msgspec
 from perfkit import lookup
 from perfkit.additions.referee.behaviour import WITNESS, Behaviour
 from perfkit.additions.scripts import entry, watched
+from tests.support import forks
 from tests.support.settings import settings
 
 ROOT = Path(__file__).parents[2]
-_IMPORTED = [
-    *("torch", "torch._dynamo", "torchvision.io", "torchvision.models", "torchvision.transforms.v2"),
-    *(__name__, "perfkit.additions.scripts.questions"),  # what each fork would import for itself
-]
-
-
-class Forked:
-    """What `subprocess.Popen` would start: `python train.py …`, `python -m train …`, or what torchrun starts."""
-
-    def __init__(self, words, stdin, stdout, stderr, cwd, env, prepare=None, pass_fds=(), **_):
-        forks = multiprocessing.get_context("forkserver")
-        forks.set_forkserver_preload(_IMPORTED)
-        numbers = [*(stream.fileno() for stream in (stdin, stdout, stderr)), *pass_fds]
-        streams = [Connection(os.dup(number)) for number in numbers]
-        self._process = forks.Process(target=_run, args=(words, streams, str(cwd), env, prepare))
-        self._process.start()
-        for stream in streams:
-            stream.close()
-        self.pid = self._process.pid
-
-    @property
-    def returncode(self):
-        return self._process.exitcode
-
-    def poll(self):
-        return self._process.exitcode
-
-    def wait(self, timeout=None):
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("a forked script", timeout)
-        return self._process.exitcode
 
 
 def fork(monkeypatch):
@@ -70,24 +38,27 @@ def _started(words, *, env, **how):
     """A forked process, unless the C library is to read a variable that is not set here: it does so at its start."""
     if any(name.startswith("MALLOC_") and os.environ.get(name) != value for name, value in env.items()):
         return subprocess.Popen(words, env=env, **how)
-    return Forked(words, env=env, prepare=_watch, **how)
+    return _forked(words, env=env, prepare=_watch, **how)
 
 
-def _run(words, streams, folder, environment, prepare):
+def _forked(words, stdin, stdout, stderr, cwd, env, prepare=None, pass_fds=(), **_):
+    """What `subprocess.Popen` starts: `python train.py …`, `python -m train …`, or what torchrun starts."""
+    files = [*(stream.fileno() for stream in (stdin, stdout, stderr)), *pass_fds]
+    return forks.Forked(_run, files, words, str(cwd), env, prepare)
+
+
+def _run(files, words, folder, environment, prepare):
     """Does in a forked process what Python does with these words."""
-    os.setsid()
-    for number, stream in enumerate(streams[:3]):
-        os.dup2(stream.fileno(), number)
-    sys.stdin = os.fdopen(0)  # multiprocessing has closed it
+    for number, file in enumerate(files[:3]):
+        os.dup2(file, number)
     sys.stdout.reconfigure(line_buffering=True)
     os.environ.clear()
     os.environ.update(environment)
-    if streams[3:]:  # the line to its parent has another number here
-        told = json.loads(os.environ[entry.VARIABLE]) | {"line": os.dup(streams[3].fileno())}
+    if files[3:]:  # the line to its parent has another number here
+        told = json.loads(os.environ[entry.VARIABLE]) | {"line": files[3]}
         os.environ[entry.VARIABLE] = json.dumps(told)
     os.chdir(folder)
     tempfile.tempdir = None
-    multiprocessing.current_process()._config.pop("tempdir", None)  # it is the server's
     torch = sys.modules["torch"]  # it has read the variable where the server began
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     multiprocessing.set_start_method("fork", force=True)  # of loader workers: they find the script in memory
@@ -151,7 +122,9 @@ def run(file, prepare=None):
     """What a script prints, as `python file` in its folder does; perfkit's own folder is not on its path."""
     out, err = file.with_suffix(".out"), file.with_suffix(".err")
     with open(os.devnull, "rb") as given, out.open("wb") as output, err.open("wb") as errors:
-        process = Forked(["python", file.name], given, output, errors, file.parent, dict(os.environ), prepare)
+        process = _forked(
+            ["python", file.name], given, output, errors, file.parent, dict(os.environ), prepare
+        )
         code = process.wait()
     assert code == 0, err.read_text()
     return out.read_text()
