@@ -232,7 +232,7 @@ class Sampler:
         """The user's lines of a stack, the innermost first: `/home/me/train.py:41`."""
         for each, line in traceback.walk_stack(frame):
             if file := self.users(each.f_code.co_filename):
-                yield f"{file}:{line}"
+                yield f"{file}:{line or line_before(each.f_code, each.f_lasti)}"
 
     def users(self, file: str) -> str:
         """The user's name of a user's file; empty for a file of a library."""

@@ -482,6 +482,17 @@ def test_an_instruction_without_a_line_is_part_of_the_loop_that_it_ends():
     assert [line_before(look_up.__code__, start) for start, _, line in ranges if line] == known
 
 
+def test_a_place_has_a_line_where_python_knows_none():
+    """A garbage collection may begin at such an instruction, as at any other."""
+    found = {"sys": sys}
+    exec(compile("def here():\n    return sys._getframe()", "/home/me/train.py", "exec"), found)
+    here = found["here"]
+    here.__code__ = here.__code__.replace(co_linetable=b"")
+    frame = here()
+    assert frame.f_lineno is None
+    assert next(Sampler(lambda: "own code").lines(frame)) == "/home/me/train.py:1"
+
+
 def test_an_alarm_of_the_script_is_left_as_it_is():
     """Then another thread looks, as it does where the script trains outside of the main thread."""
     sampler = Sampler(lambda: "own code")
