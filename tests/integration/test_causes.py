@@ -323,12 +323,21 @@ CASES = {
 }
 
 
+_asked = watching.Answers.ask
+
+
+def _ask(answers, name, *question, **arguments):
+    """No profile: it takes half a second of a core, and no cause comes from it."""
+    return None if name == "a profile" else _asked(answers, name, *question, **arguments)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The folder in which scripts are started."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(watching.LIMIT, "going_on", 0.2)
+    monkeypatch.setattr(watching.Answers, "ask", _ask)
     scripts.fork(monkeypatch)
     return tmp_path
 
