@@ -1,4 +1,4 @@
-"""How a script scales: torchrun starts it with one rank and with two, and they are compared."""
+"""How a script scales: started with one rank and with two, as torchrun does, and they are compared."""
 
 import json
 
@@ -39,6 +39,7 @@ def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(scaling, "LAUNCHES", 1)
+    scripts.fork(monkeypatch)
     return lambda code: (tmp_path / "train.py").write_text(code)
 
 
@@ -59,8 +60,7 @@ def test_one_rank_and_two_are_compared_and_more_are_predicted(write, tmp_path):
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_script_that_dies_with_two_ranks_is_named_with_its_line(write, monkeypatch):
-    scripts.fork(monkeypatch)
+def test_a_script_that_dies_with_two_ranks_is_named_with_its_line(write):
     write(LOOP.replace("BATCH", "32 // (2 - world)"))
     with pytest.raises(RunFailed, match=r"of 2 failed after 0 steps: .*ZeroDivisionError.*\(train.py:\d+\)"):
         scaling.scale(Launch("train.py"), [2, 3], budget_s=1.0)

@@ -418,9 +418,9 @@ def test_a_script_that_trains_in_one_process_is_sent_to_the_command_for_it(folde
 # ---------------------------------------------------------------- several nodes
 
 
-def test_of_two_nodes_that_of_rank_0_has_the_report_of_all(alone):
-    """Two agents on this machine stand for two nodes."""
-    written(alone, LAUNCHED + LONG_ROWS.replace("range(40)", "range(100_000)").replace("WRONG", ""))
+def test_of_two_nodes_that_of_rank_0_has_the_report_of_all(folder):
+    """Two launches on this machine stand for two nodes."""
+    written(folder, LAUNCHED + LONG_ROWS.replace("range(40)", "range(100_000)").replace("WRONG", ""))
     problems = []
 
     def launch(node):
