@@ -91,6 +91,7 @@ loop has smaller pictures."""
 SMALLER = {
     'Panel("compile"': 'Panel("compile", workload="tests.support.toy:Toy"',
     'Panel("amp")': 'Panel("amp", options={"image_size": 24})',
+    'Panel("amp_fewer_threads")': 'Panel("amp_fewer_threads", options={"image_size": 24})',
     "T.Resize(96), T.CenterCrop(96)": "T.Resize(32), T.CenterCrop(32)",
     "budget_s=15": "budget_s=4",
     "budget_s=9": "budget_s=2",
