@@ -164,3 +164,40 @@ def test_a_panel_in_an_output_widget_or_a_tab_shows_its_result(lab, data_dir):
         assert violations(lab.page, ".pk-panel") == []
         ARTEFACTS.mkdir(exist_ok=True)
         lab.page.screenshot(path=ARTEFACTS / f"tab-{theme}.png")
+
+
+# ---------------------------------------------------------------- drills: here, as they have one server with the panels
+
+
+def test_a_drill_by_keyboard_from_the_question_to_the_score(lab, data_dir, tmp_path):
+    lab.server.write_notebook("drill.ipynb", setup_in(data_dir) + "card = pk.drill(3)\ncard", "pk.drills()")
+    lab.open_notebook("drill.ipynb")
+    lab.run_cell(0)
+    drill = lab.page.locator(".pk-drill").first
+    expect(drill.locator("svg").first).to_be_visible()
+    drill.get_by_role("button", name="the data").press("Enter")
+    expect(drill.get_by_role("button", name="✓ the data")).to_be_visible()
+    drill.get_by_role("button", name="Show the answer").press("Enter")
+    expect(drill.get_by_role("alert")).to_contain_text("Not answered yet: 2.")
+    drill.get_by_role("button", name="8 workers").press("Space")
+    slider = drill.get_by_role("slider")
+    before = float(slider.input_value())
+    with lab.busy_kernel(tmp_path):  # then the page keeps what the slider says, and sends it after the click
+        for _ in range(7):
+            slider.press("ArrowLeft")
+        moved = float(slider.input_value())
+        assert moved == pytest.approx(before - 0.7)
+        expect(drill.locator(".pk-bound input")).to_have_value(f"{moved:g}")
+        drill.get_by_role("button", name="Show the answer").press("Enter")
+    expect(drill.locator(".pk-result svg")).to_be_visible()
+    expect(drill.locator(".pk-result")).to_contain_text("3 of 3 points")
+    assert lab.kernel_eval("card.bound.value") == pytest.approx(moved)
+    for theme in THEMES:
+        lab.set_theme(theme)
+        assert violations(lab.page, ".pk-drill") == []
+    lab.page.set_viewport_size({"width": 380, "height": 800})
+    wide = "card => card.scrollWidth - card.clientWidth"
+    expect(drill).to_be_visible()
+    assert drill.evaluate(wide) <= 0, "only the pictures scroll sideways"
+    lab.run_cell(1)
+    expect(lab.page.locator(".jp-CodeCell").nth(1)).to_contain_text("3 of 3 points; 1 of 8 drills answered")
