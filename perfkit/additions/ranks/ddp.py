@@ -131,6 +131,7 @@ class SeenDdp:
     where: str
     told: Any
     ended: int = 0
+    sent: int = 0  # passes whose exchange torch has timed
     unused: int | None = None  # most bytes of parameters without a gradient; None until torch has told
     known: frozenset[int] = frozenset()  # ids of parameters that trained when it was made: it keeps them
 
@@ -190,6 +191,7 @@ class DdpExchange:
             return
         seen.told = told
         seen.ended = end
+        seen.sent += 1
         seen.unused = max(seen.unused or 0, times.get("unused_parameter_size", 0))
         hidden = max(0.0, times["backward_compute_comm_overlap_time"] / 1e9)
         exposed = max(0.0, times["backward_comm_time"] / 1e9 - hidden)
@@ -217,6 +219,7 @@ class DdpExchange:
             searches = told.get("find_unused_parameters") and not model.static_graph
             yield Ddp(
                 where=seen.where,
+                sent=seen.sent,
                 buckets=buckets_of(told),
                 bytes=told.get("total_parameter_size_bytes", 0),
                 needs_no_search=bool(searches and seen.unused == 0),

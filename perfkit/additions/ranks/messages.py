@@ -62,6 +62,7 @@ class Ddp(msgspec.Struct, frozen=True, kw_only=True):
     """A `DistributedDataParallel` model, by torch's own account of it."""
 
     where: str
+    sent: int = 1  # passes that were seen to send its gradients
     buckets: list[int]  # bytes
     bytes: int
     needs_no_search: bool  # whether `find_unused_parameters` is on, and none was unused

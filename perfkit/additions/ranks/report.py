@@ -41,8 +41,7 @@ def exchanges_table(states: Sequence[State]) -> Table:
         for each in sorted(called, key=lambda each: -each.seconds)[:4]:
             spent = Cell(each.seconds, units.duration)
             rows.append([each.name, basename(each.where), f"rank {state.rank}", Cell(each.count), spent])
-    read = [step.syncs for step in states[0].steps if step.is_read]
-    for ddp in states[0].ddps if any(read) or not read else []:
+    for ddp in (each for each in states[0].ddps if each.sent):
         backward = ", ".join(map(basename, states[0].backward[:2]))
         buckets = units.plural(len(ddp.buckets), "bucket")
         rows.append([f"gradients, {units.size(ddp.bytes)} in {buckets}", backward, "all", "", ""])
