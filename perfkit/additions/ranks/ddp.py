@@ -131,9 +131,9 @@ class SeenDdp:
     where: str
     told: Any
     ended: int = 0
-    sent: int = 0  # passes whose exchange torch has timed
     unused: int | None = None  # most bytes of parameters without a gradient; None until torch has told
     known: frozenset[int] = frozenset()  # ids of parameters that trained when it was made: it keeps them
+    sent: int = 0  # passes whose exchange torch has timed
 
 
 class DdpExchange:

@@ -254,6 +254,7 @@ class Growth(msgspec.Struct, frozen=True):
     workers_first: int = 0
     workers_last: int = 0
     threads: int = 0
+    each: list[int] = []  # by how much it grew in each part of these steps
 
 
 class Symptoms(msgspec.Struct, frozen=True, kw_only=True):

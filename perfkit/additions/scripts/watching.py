@@ -1,5 +1,6 @@
 """A script, watched as it stands: where the time of its run goes, and what to try."""
 
+import itertools
 import math
 import time
 from dataclasses import dataclass, field, replace
@@ -167,13 +168,12 @@ def _go_on(answers: Answers, patient: float, until: float) -> None:
     """Has the script go on by itself for a part of what is left, and asks what has changed by then."""
     script = answers.script
     began = 0 if answers.is_busy else script.ask("account").last
-    half_s = LIMIT.going_on * max(0.0, until - time.monotonic()) / 2
-    first = Memory.of(script.tree)
-    answers.has_ended |= bool(answers.ask("later steps", "run_on", patient, seconds=half_s))
-    middle = Memory.of(script.tree)
-    if not answers.has_ended and "later steps" not in answers.missing:
-        answers.has_ended |= bool(answers.ask("later steps", "run_on", patient, seconds=half_s))
-    last = Memory.of(script.tree)
+    part_s = LIMIT.going_on * max(0.0, until - time.monotonic()) / LIMIT.memory_looks
+    seen = [Memory.of(script.tree)]
+    while len(seen) <= LIMIT.memory_looks and not answers.has_ended and "later steps" not in answers.missing:
+        answers.has_ended = bool(answers.ask("later steps", "run_on", patient, seconds=part_s))
+        seen.append(Memory.of(script.tree))
+    first, middle, last = seen[0], seen[len(seen) // 2], seen[-1]
     if answers.is_busy:
         return
     answers.account, answers.facts = script.ask("account"), script.ask("describe")
@@ -181,7 +181,8 @@ def _go_on(answers: Answers, patient: float, until: float) -> None:
     steps = answers.account.last - began
     if first.own and last.own and steps > 0:  # looks take some for themselves
         own = first.own, middle.own, last.own
-        answers.memory = Growth(steps, *own, first.others, last.others, last.threads)
+        each = [after.own - before.own for before, after in itertools.pairwise(seen)]
+        answers.memory = Growth(steps, *own, first.others, last.others, last.threads, each)
 
 
 def watched(answers: Answers, command: str, target: Target) -> Watched:

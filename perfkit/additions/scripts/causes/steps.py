@@ -160,8 +160,10 @@ def _memory(seen: Symptoms) -> Found:
     least = max(2 * MUCH_MEMORY, 0.1 * memory.first)
     if kept:  # how many steps there were is chance
         least = min(MUCH_MEMORY, max(LIMIT.sure_memory, LIMIT.memory_of_a_step * memory.steps))
-    slowest = min(memory.middle - memory.first, memory.last - memory.middle)
-    if grew > least and slowest >= LIMIT.of_growth * grew:  # at their start, processes fill caches
+    # At their start, processes fill caches, and the first evaluation takes some, once: others grow on.
+    even = grew / max(1, len(memory.each))
+    growing = [part for part in memory.each if part >= LIMIT.of_growth * even]
+    if grew > least and len(growing) >= max(2, LIMIT.parts_that_grow * len(memory.each)):
         name, where = next(iter((kept or evidence.grown).items()), ("", ""))
         yield _CAUSES.found("memory_grows", where, seen=seen, name=name, grew=grew)
 

@@ -732,7 +732,7 @@ def test_memory_of_a_list_that_grows_is_told_by_its_step_and_not_by_how_many_the
     steps, grew, kept, named
 ):
     first = 500_000_000
-    memory = Growth(steps, first, first + int(grew / 2), first + int(grew))
+    memory = Growth(steps, first, first + int(grew / 2), first + int(grew), each=[int(grew / 2)] * 2)
     grown = msgspec.structs.replace(seen(kept=kept), memory=memory)
     assert [each.cause for each in findings(grown)] == named
 

@@ -98,17 +98,28 @@ def test_work_in_hooks_is_a_cause_if_it_takes_long(seconds, named):
 
 def test_memory_that_the_first_steps_take_is_no_growth():
     grown = {"kept": {"history": "train.py:9"}}
-    after = {steps: Growth(steps, 500_000_000, 700_000_000, 900_000_000) for steps in (10, 50)}
+    after = {
+        steps: Growth(steps, 500_000_000, 700_000_000, 900_000_000, each=[200_000_000, 200_000_000])
+        for steps in (10, 50)
+    }
     assert [each.cause for each in findings(seen(memory=after[50], **grown))] == ["memory_grows"]
     assert findings(seen(memory=after[10], **grown)) == []
 
 
 @pytest.mark.parametrize(
-    ("middle", "named"), [(890_000_000, []), (510_000_000, []), (700_000_000, ["memory_grows"])]
+    ("each", "named"),
+    [
+        ([390, 10], []),
+        ([10, 390], []),
+        ([200, 200], ["memory_grows"]),
+        ([20, 0, 380, 0], []),  # the first evaluation
+        ([130, 0, 140, 130], ["memory_grows"]),  # each evaluation
+    ],
 )
-def test_memory_is_said_to_grow_if_it_does_in_both_halves_of_the_time(middle, named):
+def test_memory_is_said_to_grow_if_it_does_in_most_parts_of_the_time(each, named):
     """185 MB at its start, for caches, were the first sentence on a healthy script."""
-    memory = Growth(50, 500_000_000, middle, 900_000_000)
+    each = [1_000_000 * part for part in each]
+    memory = Growth(50, 500_000_000, 700_000_000, 900_000_000, each=each)
     assert [each.cause for each in findings(seen(memory=memory))] == named
 
 
