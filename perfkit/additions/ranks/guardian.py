@@ -14,7 +14,7 @@ _MOST_LOOKS = 20  # at processes that go on starting others, or do not end in a 
 
 
 def guard(folder: str, meeting: str) -> None:
-    """Ends all whose environment names the folder; it goes, and that of the socket where they meet."""
+    """Ends all processes whose environment names the folder, then removes it and the folder of the socket."""
     sys.stdin.read()
     for _ in range(_MOST_LOOKS):
         found = list[psutil.Process]()

@@ -18,7 +18,7 @@ _LAUNCHERS = ("torch", "accelerate", "deepspeed")  # packages whose modules star
 
 @dataclass(frozen=True)
 class RanksLaunch(Launch):
-    """A command line that starts ranks. `program` is its name: its script, or what is set."""
+    """A command line that starts ranks. Tables show `program`: its script, or switches set on it."""
 
     command: tuple[str, ...] = ()  # such as `torchrun --nproc-per-node 2 train.py`, as words
     settings: tuple[tuple[str, Value], ...] = ()  # switches that are set on all ranks

@@ -10,7 +10,7 @@ from perfkit.additions.ranks.messages import LIMIT, Beat, Hello
 
 @dataclass
 class HeardRank:
-    """A rank of this node, as far as it was heard of."""
+    """What is known of a rank on this node."""
 
     hello: Hello
     line: Connection

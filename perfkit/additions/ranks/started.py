@@ -192,7 +192,7 @@ class ComparedRanks(StartedRanks):
         return super().death()
 
     def _trains_elsewhere(self) -> None:
-        """It is known where."""
+        """Always None: ranks are processes that the launch has started, so training there is no failure."""
 
     def explained(self, failure: RunFailed) -> RunFailed:
         """A rank that loses another one fails too: the first failure is that of the other."""

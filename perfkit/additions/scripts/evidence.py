@@ -44,7 +44,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 
 class Inquiry(Callback):
-    """Notes what is asked for later."""
+    """Records facts during training that `evidence` returns."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -145,40 +145,27 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     """`Evidence` of some steps: at least three, and others for some seconds, with so many compute threads."""
     script: Script = questions.subject
     inquiry: Inquiry = questions.inquiry
-    sampler = Sampler(questions.run_account.part_now, script.place)
+    account = questions.run_account
+    sampler = Sampler(account.part_now, script.place)
     weights = {part for part in script.modules() if isinstance(part, ParametrizationList)}
     calls, parametrized = yield from _calls(sampler.users, weights)
     collecting = defaultdict[str, float](float)
-    until = clock() + seconds
-    took = list[float]()
-    times: Times = defaultdict(float)
-    script.looked_at.value = True
-    own_threads = torch.get_num_threads()
-    torch.set_num_threads(threads or own_threads)
     sizes = {id(held): len(held) for _, held, _ in _containers()}
     before = _first_values(script)
+    own_threads = torch.get_num_threads()
     inquiry.trained.clear()
+    script.looked_at.value = True  # first, and last below: threads that a look sets are not the script's
+    torch.set_num_threads(threads or own_threads)
     own = Threads(script)
     try:
-        with (
-            questions.run_account.counting(),
-            _collections(script, questions.run_account.part_now, collecting),
-            sampler.running(),
-        ):
-            while len(took) < LIMIT.fewest or clock() < until:
-                step = yield
-                took.append(step.seconds)
-                own.look()
-                of_step, sampler.times = sampler.times, defaultdict(float)  # looks go on meanwhile
-                is_long = step.marks and messages.BETWEEN in run_account.split(step, min(took))
-                evaluates = not step.marks.isdisjoint({EVALUATION, "eval()"})
-                _add(times, of_step, evaluates, messages.BETWEEN if is_long else OWN)
+        with account.counting(), _collections(script, account.part_now, collecting):
+            took, times = yield from _take_looks(sampler, own, seconds)
         operators = yield from _operators(script, inquiry, sampler.users)
     finally:
         torch.set_num_threads(own_threads)
         script.looked_at.value = False
-    passes = [*script.sites["backward"], *script.sites["step"]]
-    found = lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes if site.frames])
+    passes = [site.frames[0] for role in ("backward", "step") for site in script.sites[role] if site.frames]
+    found = lines(times, [(frame.file, frame.line) for frame in passes])
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     grown = list(_grown(script, sizes))
@@ -192,7 +179,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         operators=lines_of(operators, times),
         in_vain=lines_in_vain(operators, times),
         lines=[called(line, times, calls) for line in found],
-        loading=questions.loaders.watch.total(),
+        loading=loaders.watch.total(),
         data=data,
         collecting=dict(collecting),
         is_on=inquiry.is_on or dict(_modes(script)),
@@ -230,68 +217,20 @@ def _operators(
     return times
 
 
-Calls = Counter[tuple[str, str]]  # by file and name
-Computed = tuple[
-    int, float
-]  # times that one forward pass computes a weight; the part of the step that all take
-
-
-class _Parametrized:
-    """Counts how often these weights are computed before each backward pass, and adds up the time."""
-
-    def __init__(self, weights: Collection[Any]) -> None:
-        self.most = 0
-        self.seconds = 0.0
-        self._weights = weights
-        self._times = Counter[Any]()
-        self._began = 0.0
-
-    def note(self, frame: FrameType, event: str) -> None:
-        if frame.f_code is _BACKWARD:
-            if event == "call":
-                self.most = max([self.most, *self._times.values()])
-            self._times.clear()  # within a backward pass, some are computed again
-        elif event == "return" and self._began:
-            self.seconds += clock() - self._began
-            self._began = 0.0
-        elif event == "call" and frame.f_locals["self"] in self._weights:
-            self._times[frame.f_locals["self"]] += 1
-            self._began = clock()
-
-
-def _calls(
-    users: Callable[[str], str], weights: Collection[Any] = ()
-) -> Generator[None, ScriptStep, tuple[Calls, Computed]]:
-    """How often functions are called in a plain step, and how often it computes these weights.
-
-    Nothing is known if it is not a plain step, or the script profiles.
-    """
-    calls = Calls()
-    begun = Counter[CodeType]()
-    parametrized = _Parametrized(weights)
-    watched = {_BACKWARD, _PARAMETRIZE} if weights else set()
-
-    def note(frame: FrameType, event: str, about: Any) -> None:
-        if event == "call":
-            begun[frame.f_code] += 1
-        if frame.f_code in watched and event in ("call", "return"):
-            parametrized.note(frame, event)
-
-    if _is_profiled():
-        return calls, (0, 0.0)
-    sys.setprofile(note)  # of this thread alone; cProfile would be of all, from Python 3.12 on
-    try:
-        step = yield
-    finally:
-        begun_last: Any = sys.getprofile()
-        if begun_last is note:  # else the script has begun its own meanwhile
-            sys.setprofile(None)
-    if step.marks:
-        return calls, (0, 0.0)
-    for code, count in begun.items():
-        if not code.co_flags & inspect.CO_GENERATOR:
-            calls[users(code.co_filename), code.co_qualname] += count
-    return calls, (parametrized.most, parametrized.seconds / max(step.seconds, 1e-9))
+def _take_looks(sampler: Sampler, own: Threads, seconds: float) -> Procedure:
+    """Takes steps, and returns what each took, and what looks saw in all of them."""
+    took = list[float]()
+    times: Times = defaultdict(float)
+    until = clock() + seconds
+    with sampler.running():
+        while len(took) < LIMIT.fewest or clock() < until:
+            step = yield
+            took.append(step.seconds)
+            own.look()
+            is_long = step.marks and messages.BETWEEN in run_account.split(step, min(took))
+            evaluates = not step.marks.isdisjoint({EVALUATION, "eval()"})
+            _add(times, sampler.taken(), evaluates, messages.BETWEEN if is_long else OWN)
+    return took, times
 
 
 def _add(times: Times, of_step: Times, evaluates: bool, own: str = OWN) -> None:
@@ -300,6 +239,66 @@ def _add(times: Times, of_step: Times, evaluates: bool, own: str = OWN) -> None:
         is_own = part == OWN or (part == EVALUATION and not evaluates)
         if part != _LOOKS:
             times[own if is_own else part, stack] += spent
+
+
+class _Counts:
+    """Counts calls of functions, and how often each of these weights is computed before a backward pass."""
+
+    def __init__(self, weights: Collection[Any]) -> None:
+        self.calls = Counter[CodeType]()
+        self.most = 0  # times that one of these weights was computed
+        self.seconds = 0.0  # that this took
+        self._weights = weights
+        self._times = Counter[Any]()  # since the last backward pass
+        self._began = 0.0
+
+    def note(self, frame: FrameType, event: str, _about: Any) -> None:
+        """Is called as functions begin and end: see `sys.setprofile`."""
+        if event == "call":
+            self._begin(frame)
+        elif event == "return":
+            self._end(frame.f_code)
+
+    def _begin(self, frame: FrameType) -> None:
+        self.calls[frame.f_code] += 1
+        if frame.f_code is _BACKWARD:
+            self.most = max([self.most, *self._times.values()])
+            self._times.clear()
+        elif frame.f_code is _PARAMETRIZE and frame.f_locals["self"] in self._weights:
+            self._times[frame.f_locals["self"]] += 1
+            self._began = clock()
+
+    def _end(self, code: CodeType) -> None:
+        if code is _BACKWARD:
+            self._times.clear()  # of weights that it computed again
+        elif code is _PARAMETRIZE and self._began:
+            self.seconds += clock() - self._began
+            self._began = 0.0
+
+
+def _calls(
+    users: Callable[[str], str], weights: Collection[Any] = ()
+) -> Generator[None, ScriptStep, tuple[Counter[tuple[str, str]], tuple[int, float]]]:
+    """Calls in a plain step, by file and function; how often a pass computes weights, and their share.
+
+    Nothing is known if it is not a plain step, or the script profiles.
+    """
+    calls = Counter[tuple[str, str]]()
+    if _is_profiled():
+        return calls, (0, 0.0)
+    counts = _Counts(weights)
+    sys.setprofile(counts.note)  # of this thread alone; cProfile would be of all, from Python 3.12 on
+    try:
+        step = yield
+    finally:
+        if sys.getprofile() == counts.note:  # else the script has begun its own meanwhile
+            sys.setprofile(None)
+    if step.marks:
+        return calls, (0, 0.0)
+    for code, count in counts.calls.items():
+        if not code.co_flags & inspect.CO_GENERATOR:
+            calls[users(code.co_filename), code.co_qualname] += count
+    return calls, (counts.most, counts.seconds / max(step.seconds, 1e-9))
 
 
 @contextlib.contextmanager
@@ -451,7 +450,7 @@ def _memory_for(device: torch.device) -> int:
 
 
 def dense_rows(script: Script) -> Rows | None:
-    """Of all dense embeddings, as their gradients are now."""
+    """How many rows of dense embeddings have a gradient now; None without such embeddings."""
     kinds = nn.Embedding | nn.EmbeddingBag
     dense = {id(each.weight) for each in script.modules() if isinstance(each, kinds) and not each.sparse}
     named = [(name, weight) for model in script.model for name, weight in model.named_parameters()]

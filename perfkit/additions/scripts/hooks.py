@@ -45,7 +45,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is for a plain function: another one, which is given the plain one first."""
+    """A replacement for `plain` that calls `function(plain, ...)`."""
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:

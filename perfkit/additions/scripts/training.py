@@ -173,7 +173,7 @@ class Models(Callback):
 
 
 def _in_32_bits(value: Any) -> Any:
-    """What a loss outside of the model computes in anyway, under autocast; objects are changed in place."""
+    """Turns bfloat16 into float32, in which autocast computes losses anyway; changes objects in place."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype == torch.bfloat16 else value
     for name, part in attributes(value).items():

@@ -50,11 +50,8 @@ class Spot(NamedTuple):
     calls: str = ""
 
 
-Seen = tuple[str, tuple[Spot, ...]]
-"""A part of a step and a stack, from the outermost line to the innermost."""
-
-Times = dict[Seen, float]
-"""Seconds by what was seen."""
+Seen = tuple[str, tuple[Spot, ...]]  # a part of a step and a stack, from the outermost line to the innermost
+Times = dict[Seen, float]  # seconds by what was seen
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -68,9 +65,7 @@ class Line(msgspec.Struct, frozen=True):
     text: str = ""  # the line itself
     called: str = ""  # `in f, called 25 times a step from train.py:60`
     times: int = 0  # these 25
-    within: str = (
-        ""  # `in Average.update (average.py:19)`: the function that takes its time, of which no line has most
-    )
+    within: str = ""  # `in Average.update (average.py:19)`: what takes its time, where none of its lines does
 
     @property
     def where(self) -> str:
@@ -102,6 +97,11 @@ class Sampler:
         self._part = part
         self._place = place
         self._files: dict[str, str] = {}
+
+    def taken(self) -> Times:
+        """What was seen since the last call of this; looks go on meanwhile."""
+        times, self.times = self.times, defaultdict(float)
+        return times
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

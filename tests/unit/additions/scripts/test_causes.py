@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import weakref
 from collections import defaultdict
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import msgspec
@@ -34,7 +35,7 @@ from perfkit.additions.scripts.messages import (
     StepTime,
     Symptoms,
 )
-from perfkit.additions.scripts.script import Script
+from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.training import Updates
 from perfkit.additions.scripts.watching import trend_of
 from perfkit.additions.shared.lines import EVERY_S, Line, Spot
@@ -717,6 +718,29 @@ def test_the_script_s_own_code_of_a_step_that_is_long_is_between_steps():
     times, spot = dict.fromkeys([(BETWEEN, ("plot",)), ("forward", ("plot",))], 0.0), ("plot",)
     evidence._add(times, {(OWN, spot): 2.0, ("forward", spot): 1.0}, evaluates=False, own=BETWEEN)
     assert times == {(BETWEEN, spot): 2.0, ("forward", spot): 1.0}
+
+
+def test_steps_are_looked_at_for_some_seconds_and_three_at_least(monkeypatch):
+    """Each step's looks count as what that step was: a long one with something else in it is between steps."""
+    now, spot = [0.0], ("train",)
+    monkeypatch.setattr(evidence, "clock", lambda: now[0])
+    sampler = SimpleNamespace(running=nullcontext, taken=lambda: {(OWN, spot): 1.0})
+    own = SimpleNamespace(look=lambda: None)
+    looking = evidence._take_looks(sampler, own, seconds=2.5)
+    next(looking)
+    for _ in range(2):
+        now[0] += 1.0
+        looking.send(ScriptStep(seconds=1.0))
+    now[0] += 9.0
+    with pytest.raises(StopIteration) as ended:
+        looking.send(ScriptStep(seconds=9.0, marks={"new epoch"}))
+    assert ended.value.value == ([1.0, 1.0, 9.0], {(OWN, spot): 2.0, (BETWEEN, spot): 1.0})
+    brief = evidence._take_looks(sampler, own, seconds=0.0)
+    next(brief)
+    brief.send(ScriptStep(seconds=1.0))
+    brief.send(ScriptStep(seconds=1.0))
+    with pytest.raises(StopIteration):
+        brief.send(ScriptStep(seconds=1.0))
 
 
 @pytest.mark.parametrize(

@@ -581,3 +581,12 @@ def test_no_line_takes_less_than_no_time_where_the_clock_goes_back():
     assert sampler.times["backward", (MAIN,)] == 0.0
     sampler._note([("backward", (MAIN,))], 1.0, 1.1)
     assert sampler.times["backward", (MAIN,)] == pytest.approx(0.1, abs=EVERY_S)
+
+
+def test_what_was_seen_is_handed_over_once():
+    sampler = Sampler(lambda: "backward")
+    sampler._note([("backward", (MAIN,))], 1.0, 1.1)
+    assert [*sampler.taken()] == [("backward", (MAIN,))]
+    sampler._note([("backward", (STEP,))], 1.1, 1.2)
+    assert [*sampler.taken()] == [("backward", (STEP,))]
+    assert sampler.taken() == {}
