@@ -365,17 +365,17 @@ def test_the_first_sentence_names_the_cause_and_its_line(name, folder):
 
 def test_a_line_of_the_model_has_the_time_of_its_operators_in_both_passes(folder):
     code = """
-class Wide(nn.Module):
+class Squared(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.wide = nn.Linear(8, 8), nn.Linear(8, 40_000)
+        self.first, self.square = nn.Linear(8, 2), nn.Parameter(torch.randn(600, 600))
     def forward(self, x):
         x = self.first(x).relu()
-        return self.wide(x)  # HERE
-model = Wide()
+        return x * (self.square @ self.square).mean()  # HERE
+model = Squared()
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 while True:
-    step(torch.randn(64, 8))
+    step(torch.randn(4, 8))
 """
     number = next(at for at, line in enumerate((START + code).splitlines(), 1) if "# HERE" in line)
     seen = watched(code)
