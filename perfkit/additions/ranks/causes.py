@@ -120,7 +120,7 @@ def _late(seen: RankSymptoms) -> Found:
         return
     late = next(state for state in seen.states if state.rank == found.late)
     others = [state for state in seen.states if state is not late]
-    where, why = _why(found, late, others)
+    where, why = _why(found, late, others, seen.is_disturbed)
     if seen.is_disturbed and not where:
         return
     exchange, waits = _where_they_wait(others, found)
@@ -138,7 +138,7 @@ def _late(seen: RankSymptoms) -> Found:
     yield _CAUSES.found(cause, where, saved, modes=modes, in_hook=in_hook, **about)
 
 
-def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:
+def _why(found: Lateness, late: State, others: Sequence[State], is_disturbed: bool) -> tuple[str, str]:
     if found.has_more_to_compute:
         elements = found.compared(lambda spent: spent.elements)
         rows = found.compared(lambda spent: spent.rows)
@@ -148,7 +148,9 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
     line = line_of_difference(late, others, LIMIT.sampled.get(found.part, (found.part,)))
     part = PARTS.index(found.part)
     here, there = found.compared(lambda spent: spent.parts[part])
-    where = line if found.at_times or found.part not in COMPUTES or here > 2 * there else ""
+    # A rank that has less of the cores is slower in whatever it does, but seldom by this much.
+    is_chance = here <= 2 * there and (is_disturbed or found.part in COMPUTES)
+    where = line if found.at_times or not is_chance else ""
     return basename(where), str(WORDS.why(found, text_at(where), here, there))
 
 
