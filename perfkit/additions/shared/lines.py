@@ -41,6 +41,9 @@ _WORKER = os.path.join(_LOADER, "_utils", "worker.py")
 _OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
 
 
+Place = tuple[str, int]  # a file and a line
+
+
 class Spot(NamedTuple):
     """A line of the user's code that runs, its function, and the library function that it called, if any."""
 
@@ -49,9 +52,14 @@ class Spot(NamedTuple):
     function: str
     calls: str = ""
 
+    @property
+    def place(self) -> Place:
+        return self.file, self.line
+
 
 Seen = tuple[str, tuple[Spot, ...]]  # a part of a step and a stack, from the outermost line to the innermost
 Times = dict[Seen, float]  # seconds by what was seen
+Stacks = dict[tuple[Spot, ...], float]  # seconds by stack, in one part of the steps
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -332,18 +340,22 @@ def places(pattern: str, file: str) -> Iterator[str]:
             yield f"{os.path.basename(file)}:{number}"
 
 
-def lines(times: Mapping[Seen, float], passes: Collection[tuple[str, int]] = ()) -> list[Line]:
-    """The lines that took the most time, in this order: the innermost that has most of its callers' time."""
-    by_part = defaultdict[str, Times](dict)
-    parts_of = defaultdict[tuple[Spot, ...], set[str]](set)
+def lines(times: Mapping[Seen, float], passes: Collection[Place] = ()) -> list[Line]:
+    """The lines that took the most time, in this order: the innermost that has most of its callers' time.
+
+    A line that calls several parts of a step, or a pass, is a loop: the lines that it calls are named, and it
+    itself only for the time in which it calls none.
+    """
+    by_part = defaultdict[str, Stacks](dict)
+    parts_below = defaultdict[tuple[Spot, ...], set[str]](set)
     for (part, stack), seconds in times.items():
-        by_part[part][part, stack] = seconds
+        if stack:
+            by_part[part][stack] = seconds
         for depth in range(1, len(stack)):
-            parts_of[stack[:depth]].add(part)
+            parts_below[stack[:depth]].add(part)
+    loops = {callers[-1].place for callers, parts in parts_below.items() if len(parts) > 1} | {*passes}
     least = _LEAST * sum(times.values())
-    loops = {callers[-1][:2] for callers, parts in parts_of.items() if len(parts) > 1}
-    loops |= {*passes}
-    return merged(line for each in by_part.values() for line in _below(each, 0, least, loops))
+    return merged(line for part, stacks in by_part.items() for line in _named(part, stacks, least, loops))
 
 
 def merged(found: Iterable[Line]) -> list[Line]:
@@ -356,83 +368,88 @@ def merged(found: Iterable[Line]) -> list[Line]:
     return sorted(by_place.values(), key=lambda line: -line.seconds)
 
 
-def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, int]]) -> Iterator[Line]:
-    """The lines at this depth of the stacks, or deeper lines that have most of their time.
-
-    `loops` are lines that call several parts of a step, or a pass: named are the lines that they call, and
-    they themselves for the time in which they call none.
-    """
-    groups = defaultdict[tuple[str, int], Times](dict)
-    for (part, stack), seconds in times.items():
-        if len(stack) > depth:
-            groups[stack[depth][:2]][part, stack] = seconds
-    for (file, line), group in groups.items():
+def _named(part: str, stacks: Stacks, least: float, loops: Collection[Place]) -> Iterator[Line]:
+    """The outermost line of each stack, or instead of it lines that it calls, if one has most of its time."""
+    by_line = defaultdict[Place, Stacks](dict)
+    for stack, seconds in stacks.items():
+        by_line[stack[0].place][stack] = seconds
+    for place, group in by_line.items():
         total = sum(group.values())
-        inner = defaultdict[tuple[str, int], float](float)
-        took = defaultdict[str, float](float)  # by what the line called; a function in C is none
-        for (_, stack), seconds in group.items():
-            took[stack[-1].calls] += seconds
-            for place in dict.fromkeys(spot[:2] for spot in stack[depth + 1 :]):
-                if place != (file, line):  # as that of a lambda in this line is
-                    inner[place] += seconds
         if total < least:
             continue
-        most = max(inner, key=inner.__getitem__, default=("", 0))
-        if inner and (inner[most] >= _MOST * total or (file, line) in loops):
-            yield from _below(_nearer(group, depth, most), depth + 1, least, loops)
-            if (file, line) in loops:
-                own = {seen: spent for seen, spent in group.items() if len(seen[1]) == depth + 1}
-                yield from _below(own, depth, least, ())
-        else:
-            of_none = took.pop("", 0.0)
-            names = sorted(took, key=took.__getitem__, reverse=True) if total > 2 * of_none else []
-            part = next(iter(group))[0]
-            within = _within(group, depth, total)
-            yield Line(part, file, line, total, names[:4], text_at(f"{file}:{line}"), within=within)
+        inner = _seconds_within(group)
+        most = max(inner, key=inner.__getitem__, default=place)
+        is_loop = place in loops
+        if not inner or not (is_loop or inner[most] >= _MOST * total):
+            yield _line(part, group)
+            continue
+        yield from _named(part, _called_by(group, most), least, loops)
+        own: Stacks = {stack: seconds for stack, seconds in group.items() if len(stack) == 1}
+        if is_loop and sum(own.values()) >= least:
+            yield _line(part, own)
 
 
-def _within(times: Times, depth: int, total: float) -> str:
+def _seconds_within(group: Stacks) -> dict[Place, float]:
+    """The seconds of all lines within the outermost line of these stacks, except its own lambdas."""
+    seconds_of = defaultdict[Place, float](float)
+    for (outermost, *within), seconds in group.items():
+        for place in {spot.place: None for spot in within if spot.place != outermost.place}:
+            seconds_of[place] += seconds
+    return seconds_of
+
+
+def _called_by(group: Stacks, most: Place) -> Stacks:
+    """The stacks below their outermost line, as if it called one place itself: all callers count as one."""
+    below: Stacks = defaultdict(float)
+    for (_, *within), seconds in group.items():
+        places = [spot.place for spot in within]
+        start = places.index(most) if most in places else 0
+        if within:
+            below[tuple(within[start:])] += seconds
+    return below
+
+
+def _line(part: str, group: Stacks) -> Line:
+    """The outermost line of these stacks, with the functions of libraries that it was in."""
+    total = sum(group.values())
+    took = defaultdict[str, float](float)  # by what the line called; a function in C is none
+    for stack, seconds in group.items():
+        took[stack[-1].calls] += seconds
+    of_none = took.pop("", 0.0)
+    names = sorted(took, key=took.__getitem__, reverse=True) if total > 2 * of_none else []
+    file, line = next(iter(group))[0].place
+    text = text_at(f"{file}:{line}")
+    return Line(part, file, line, total, names[:4], text, within=_function_within(group))
+
+
+def _function_within(group: Stacks) -> str:
     """The function of the user's that a line calls for most of its time, with that one's dearest line."""
-    of_function = defaultdict[tuple[str, str], float](float)
-    of_line = defaultdict[tuple[str, str, int], float](float)
-    for (_, stack), seconds in times.items():
-        own = stack[depth][:2] if len(stack) > depth else ()
-        deeper = [spot for spot in stack[depth + 1 :] if spot[:2] != own]  # not its own generators
-        for spot in deeper[:1]:
-            of_function[spot.file, spot.function] += seconds
-            of_line[spot.file, spot.function, spot.line] += seconds
-    if not of_function or max(of_function.values()) < _MOST * total:
-        return ""
-    file, function = max(of_function, key=of_function.__getitem__)
-    dearest = max((each for each in of_line if each[:2] == (file, function)), key=of_line.__getitem__)
-    return f"in {function} ({os.path.basename(file)}:{dearest[2]})"
+    by_function = defaultdict[tuple[str, str], dict[int, float]](lambda: defaultdict(float))
+    for (outermost, *within), seconds in group.items():
+        first = next((spot for spot in within if spot.place != outermost.place), None)
+        if first:
+            by_function[first.file, first.function][first.line] += seconds
+    for (file, function), lines_of in by_function.items():
+        if sum(lines_of.values()) >= _MOST * sum(group.values()):
+            dearest = max(lines_of, key=lines_of.__getitem__)
+            return f"in {function} ({os.path.basename(file)}:{dearest})"
+    return ""
 
 
 def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> Line:
     """A line, with how often one loop calls its function in a step, if it does; `calls` of all."""
-    found = defaultdict[tuple[str, int, Spot | None], float](float)
+    took = defaultdict[tuple[str, int, Spot | None], float](float)  # by function, its calls, and the loop
     for (part, stack), seconds in times.items():
-        places = [spot[:2] for spot in stack]
+        places = [spot.place for spot in stack]
         if part == line.part and (line.file, line.line) in places:
             *callers, own = stack[: places.index((line.file, line.line)) + 1]
             count = calls[own.file, own.function]
-            loops = (spot for spot in reversed(callers) if 2 * calls[spot.file, spot.function] <= count)
-            found[own.function, count, next(loops, None)] += seconds
-    name, count, loop = max(found, key=found.__getitem__)
-    if loop is None or count < _MANY or found[name, count, loop] < _NEARLY_ALL * sum(found.values()):
+            loops = [spot for spot in callers if 2 * calls[spot.file, spot.function] <= count]
+            took[own.function, count, loops[-1] if loops else None] += seconds
+    most = max(took, key=took.__getitem__)
+    name, count, loop = most
+    if loop is None or count < _MANY or took[most] < _NEARLY_ALL * sum(took.values()):
         return line
     where = f"{os.path.basename(loop.file)}:{loop.line}"
     words = f"in {name.rpartition('<locals>.')[2]}, called {count:,} times a step from {where}"
     return msgspec.structs.replace(line, called=words, times=count)
-
-
-def _nearer(times: Times, depth: int, place: tuple[str, int]) -> Times:
-    """The stacks without the lines between this depth and a place, so that all its callers count as one."""
-    nearer: Times = defaultdict(float)
-    for (part, stack), seconds in times.items():
-        deeper = stack[depth + 1 :]
-        places = [spot[:2] for spot in deeper]
-        if place in places:
-            deeper = deeper[places.index(place) :]
-        nearer[part, stack[: depth + 1] + deeper] += seconds
-    return nearer
