@@ -1,6 +1,5 @@
 """Places that would measure the wrong thing, fail or hang on a GPU, each with what it must do there."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -186,14 +185,11 @@ def test_the_scale_of_fp16_does_not_skip_the_first_updates():  # 4.9
 
 
 def test_the_first_steps_of_a_script_last_until_the_device_is_done(here):  # 4.12
-    asked, began = Questions.__new__(Questions), clock()
-    parts = {"steps": SimpleNamespace(since=began, began_at=0.0), "settings": settings()}
-    asked._script = SimpleNamespace(**parts, device=CUDA, files=SimpleNamespace(ignored=nullcontext))
-    asked._job, asked.line = None, SimpleNamespace(closed=False)
-    asked._answers = lambda: iter([None])
+    parts = {"steps": SimpleNamespace(since=clock(), began_at=0.0), "settings": settings()}
+    asked = Questions(SimpleNamespace(**parts, device=CUDA), None, None, None, None, {}, lambda phase: None)
     double.work(0.2)
     steps = [SimpleNamespace(seconds=0.0), SimpleNamespace(seconds=0.001)]
-    asked.on_steps(steps)
+    asked.begin(steps)
     assert steps[0].seconds == 0.0
     assert steps[1].seconds >= 0.2, "its launch took a millisecond"
 

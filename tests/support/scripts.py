@@ -145,7 +145,7 @@ def behaviour(file, steps=40):
 def _observe(file, steps):
     from perfkit.additions.guard.outputs import Outputs
     from perfkit.additions.referee.witness import behaviour as behaviour_of
-    from perfkit.additions.scripts.questions import Questions
+    from perfkit.additions.scripts.questions import Line, listen
     from perfkit.additions.scripts.script import Callback
 
     class Observer(Callback):
@@ -154,8 +154,6 @@ def _observe(file, steps):
                 file.with_suffix(".json").write_bytes(msgspec.json.encode(behaviour_of(questions)))
                 sys.exit()
 
-    line = os.open(os.devnull, os.O_RDWR)
-    about = settings(program=file.name, observers=[WITNESS], line=line)
-    questions = Questions(about, Outputs(str(file.parent)))
-    questions.line.close()  # nobody asks
+    about = settings(program=file.name, observers=[WITNESS])
+    questions = listen(about, Outputs(str(file.parent)), Line())  # nobody asks
     questions.subject.set_callbacks(*questions.subject.callbacks, Observer())

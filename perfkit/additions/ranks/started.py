@@ -37,6 +37,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.schema import Mechanism
 from perfkit.worker.messages import Trained
 
+TOLD = "perfkit.additions.ranks.questions:told"  # a question to each rank
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
 """How a rank fails because it lost another one."""
 _decoder = msgspec.json.Decoder(Message)
@@ -119,7 +120,7 @@ class StartedRanks(WatchedScript):
 class ComparedRanks(StartedRanks):
     """Rank 0 is asked as a script in one process is; the others wait for it, and tell what they know."""
 
-    watcher = "perfkit.additions.ranks.questions:RankQuestions"
+    watcher = "perfkit.additions.ranks.questions:listen"
 
     def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
         self._others: dict[int, Connection] = {}  # by rank; that of rank 0 is `line`
@@ -140,11 +141,10 @@ class ComparedRanks(StartedRanks):
         return of_all([answer, *self._others_say(BEHAVIOUR)]) if question == BEHAVIOUR else answer
 
     def _trained(self, first: Trained) -> Trained:
-        own = first.samples_per_step, first.losses, first.mechanisms
-        told: list[tuple[Any, ...]] = [own, *self._others_say("told")]
+        told: list[tuple[Any, ...]] = [super().ask(TOLD), *self._others_say(TOLD)]
         samples, losses, proofs = zip(*told, strict=True)
         self._times_as_many = sum(samples) / max(1, first.samples_per_step)
-        means = [fmean(each) for each in zip(*losses, strict=False)]
+        means = [fmean(each) for each in zip(*losses, strict=False)][: len(first.losses)]
         return structs.replace(first, losses=means, mechanisms=proofs_of_all(proofs))
 
     def _others_say(self, question: str) -> list[Any]:

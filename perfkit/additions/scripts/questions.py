@@ -1,4 +1,4 @@
-"""What a script can be asked at the end of a step: a method of `Questions`, which may want further steps."""
+"""What a script can be asked at the end of a step, and `listen`, which has its process answer."""
 
 import atexit
 import contextlib
@@ -10,7 +10,8 @@ import statistics
 import sys
 import threading
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,8 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
 from perfkit.additions.guard.outputs import Outputs, Write
-from perfkit.additions.scripts import evidence, hooks, messages, run_account
+from perfkit.additions.scripts import hooks, messages
+from perfkit.additions.scripts.evidence import Inquiry
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
+from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.shared.clock import clock
@@ -30,7 +33,7 @@ from perfkit.additions.shared.settings import Settings
 from perfkit.additions.shared.tensors import tensors
 from perfkit.errors import RunFailed, TrainingEnded, TrainingRaised
 from perfkit.lookup import load
-from perfkit.process import Answer, failures, zygote
+from perfkit.process import Answer, Question, failures, zygote
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.show import units
 from perfkit.worker import checks
@@ -44,45 +47,38 @@ class Ended(Exception):
     """The script has come to its end while a question was answered."""
 
 
-class Questions(Procedures, Callback):
-    """Makes loaders, models and optimizers of this process report; answers from what they have shown."""
+@dataclass(eq=False)
+class Questions(Procedures):
+    """Answers from what the callbacks of a script have noted."""
 
-    def __init__(self, settings: Settings, files: Outputs) -> None:
-        super().__init__(self._send, clock)
-        self.subject = self._script = script = Script(settings, files)
-        self.line = Connection(settings.line)  # closed after a crash, and in a forked process
-        self._early: list[ScriptStep] = []  # the steps before the first question
-        self._job: Procedure | None = None
-        self._slices = 0
-        try:
-            hooks.check()
-        except RunFailed as problem:
-            self._send(problem)
-            os._exit(1)
-        self._program = settings.program  # it may be one of two that are compared
-        random.seed(settings.seed)
-        torch.manual_seed(settings.seed)
-        numpy.random.seed(settings.seed)
-        script.set_process()
-        self.loaders, self._models = Loaders(script), Models(script)
-        hooks.listen(self.loaders, "samples")
-        self.inquiry, self.run_account = evidence.Inquiry(script), run_account.RunAccount(script)
-        hooks.wrap("torch.save", functools.partial(_save, script))
-        own = (self.loaders, self._models, Updates(script), self.inquiry, self.run_account)
-        self.observers: dict[str, Callback] = {place: load(place)(script) for place in settings.observers}
-        script.set_callbacks(script, *own, *self.observers.values(), self)
-        hooks.around(sys, "excepthook", self._crashed)
-        os.register_at_fork(after_in_child=self.line.close)
-        if sys.platform == "linux":  # also while they are suspended
-            zygote.die_with_parent()
-            os.register_at_fork(after_in_child=_end_with_the_main_thread)
-        atexit.register(self._ended)
+    subject: Script
+    loaders: Loaders
+    models: Models
+    inquiry: Inquiry
+    run_account: RunAccount
+    observers: Mapping[str, Callback]  # by `module:name`
+    report: Callable[[str], None]
+    early: list[ScriptStep] = field(default_factory=list)  # the steps before the first question
+    _startup_s = 0.0
+    _slices = 0
+
+    def __post_init__(self) -> None:
+        super().__init__(self.report, clock)
+
+    def begin(self, steps: list[ScriptStep]) -> None:
+        """Is told the first steps, before anything is asked."""
+        checks.synchronize(self.subject.device)  # the host is ahead of a GPU
+        known_s = sum(step.seconds for step in steps[:-1])
+        steps[-1].seconds = clock() - self.subject.steps.since - known_s
+        self.early = steps
+        self.first_graphs = checks.compile_counters().graphs
+        self._startup_s = self.subject.steps.began_at - self.subject.settings.started
 
     def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Procedure:
         """`Trained`: first steps, whose losses are kept, then a warm-up, equally long on all sides."""
-        script = self._script
+        script = self.subject
         until = clock() + LIMIT.warmup_longer * warmup_s
-        first = yield from self.take(loss_steps, "first steps", early=self._early)
+        first = yield from self.take(loss_steps, "first steps", early=self.early)
         warm = yield from self.take(1, "warm-up", warmup_steps, lambda: clock() > until)
         self._step_s = statistics.median(warm.step_s[-WINDOW:])
         checks.reset_peak(script.device)
@@ -110,28 +106,28 @@ class Questions(Procedures, Callback):
         self._slices += 1
         if self.steps_for(samples, seconds) >= LIMIT.long or self._slices % LIMIT.long == 0:
             yield from self.take(1, "measuring")
-        self._script.is_timed = True
+        self.subject.is_timed = True
         try:
             return (yield from super().slice(samples, seconds))
         finally:
-            self._script.is_timed = False
+            self.subject.is_timed = False
 
     def reach(self, samples: int) -> Procedure:
         """Goes on until so many samples have been trained on in all; returns how many have."""
-        steps = self._script.steps
-        while steps.count * self._script.samples_per_step < samples:
+        steps = self.subject.steps
+        while steps.count * self.subject.samples_per_step < samples:
             yield
-        return steps.count * self._script.samples_per_step
+        return steps.count * self.subject.samples_per_step
 
     def describe(self) -> messages.ScriptFacts:
-        script, loader = self._script, self._script.loader
+        script, loader = self.subject, self.subject.loader
         models = [getattr(model, "_orig_mod", model) for model in script.model]
         inner = [each.module if isinstance(each, DistributedDataParallel) else each for each in models]
         return messages.ScriptFacts(
             device=script.device.type,
             facts=checks.facts(script.device),
             startup_s=self._startup_s,
-            step_s=self._early[-1].seconds,
+            step_s=self.early[-1].seconds,
             models=[type(model).__name__ for model in inner],
             parameters=sum(p.numel() for p in script.parameters()),
             optimizers=[type(optimizer).__name__ for optimizer in script.optimizers],
@@ -158,12 +154,12 @@ class Questions(Procedures, Callback):
 
         with self.run_account.counting():
             try:
-                if LIMIT.many * self._early[-1].seconds < seconds:
+                if LIMIT.many * self.early[-1].seconds < seconds:
                     yield from self.warm_up(min(LIMIT.warmup_s, seconds / 10))
                     steps = max(steps, math.ceil(LIMIT.least_s / self._step_s))
                 known = -1
-                while known < len(self._script.optimizers):  # one that shows up later makes steps longer
-                    known = len(self._script.optimizers)
+                while known < len(self.subject.optimizers):  # one that shows up later makes steps longer
+                    known = len(self.subject.optimizers)
                     yield from self.take(0, "measuring", steps, is_over)
                 if not self.under_way.counted:
                     self.count_marked()
@@ -179,24 +175,24 @@ class Questions(Procedures, Callback):
         until = clock() + seconds
         with self.run_account.counting():
             try:
-                while self._script.steps.count < steps and clock() < until:
+                while self.subject.steps.count < steps and clock() < until:
                     yield
             except Ended:
                 return True
         return False
 
     def account(self) -> messages.Account:
-        return self.run_account.account(self._script.settings.started, self._script.steps.began_at)
+        return self.run_account.account(self.subject.settings.started, self.subject.steps.began_at)
 
     def _settings(self) -> dict[str, Any]:
-        script = self._script
+        script = self.subject
         unknown = {*ARGUMENTS} if script.loader is None else set()
         view = script.view()
         values = {name: getattr(view, name)()[0] for name in messages.SETTABLE if name not in unknown}
         return {name: value for name, value in values.items() if value is not None}
 
     def _why_not(self) -> dict[str, str]:
-        script = self._script
+        script = self.subject
         loader = script.loader
         why = messages.TEXTS["refused"]
         edits = messages.TEXTS["by_hand"]
@@ -221,7 +217,7 @@ class Questions(Procedures, Callback):
             reasons["channels_last"] = why["no_images"]
         if checks.facts(script.device).bf16 is False:
             reasons["amp"] = why["no_bf16"]
-        if self._models.is_compiled:
+        if self.models.is_compiled:
             reasons["compile"] = why["compiled"]
         if not script.optimizers:
             reasons["optimizer_impl"] = why["no_optimizer"]
@@ -230,52 +226,97 @@ class Questions(Procedures, Callback):
             reasons["optimizer_impl"] = why["one_implementation"].format(optimizer=name)
         return reasons
 
+
+@dataclass(eq=False)
+class Line:
+    """The line to the parent. It may be missing: processes that the script forks have none."""
+
+    connection: Connection | None = None
+
+    def send(self, message: Any) -> None:
+        if self.connection:
+            with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
+                self.connection.send(message)
+
+    def questions(self) -> Iterator[Question]:
+        """Waits for questions, until the parent closes its end."""
+        with contextlib.suppress(EOFError, OSError):
+            while self.connection:
+                yield self.connection.recv()
+
+    def close(self) -> None:
+        if self.connection:
+            self.connection.close()
+        self.connection = None
+
+
+class Answering(Callback):
+    """Answers the questions that come over a line, at the end of steps: the script waits meanwhile."""
+
+    def __init__(self, questions: Questions, line: Line) -> None:
+        self._script = questions.subject
+        self._program = self._script.settings.program
+        self._questions = questions
+        self._line = line
+        self._answers: Procedure | None = None  # under way from the first steps on
+
     def on_steps(self, steps: list[ScriptStep]) -> None:
-        if self.line.closed:
+        if self._line.connection is None:
             return
         with self._script.files.ignored():
-            if self._job is None:
-                checks.synchronize(self._script.device)  # the host is ahead of a GPU
-                known_s = sum(step.seconds for step in steps[:-1])
-                steps[-1].seconds = clock() - self._script.steps.since - known_s
-                self._early = steps
-                self.first_graphs = checks.compile_counters().graphs
-                self._startup_s = self._script.steps.began_at - self._script.settings.started
-                if safetensors := sys.modules.get("safetensors.torch"):
-                    hooks.around(safetensors, "serialize_file", functools.partial(_save, self._script))
-                self._job = self._answers()
-                next(self._job)
+            if self._answers is None:
+                self._questions.begin(steps)
+                _note_safetensors(self._script)
+                self._answers = self._answer_all()
+                self._give(None)
                 return
             for step in steps:
-                if self.line.poll():  # nothing is asked meanwhile: the parent has closed its end
-                    os._exit(0)  # no `finally`, `atexit` or checkpoint of the script runs any more
-                self._job.send(step)
+                if self._line.connection.poll():  # nothing is asked meanwhile: the parent has closed its end
+                    os._exit(0)
+                self._give(step)
 
-    def _answers(self) -> Procedure:
-        while True:
+    def _give(self, step: ScriptStep | None) -> None:
+        """Goes on with the answers. Ends this process if the parent has closed its end of the line."""
+        assert self._answers
+        try:
+            self._answers.send(step)
+        except StopIteration:
+            os._exit(0)  # no `finally`, `atexit` or checkpoint of the script runs any more
+
+    def end(self) -> None:
+        """Is called when the script has ended: questions that need steps are told that there are no more."""
+        if self._line.connection is None:
+            return
+        if self._answers is None:
+            backwards = self._script.backwards
+            self._line.send(messages.failed("no_steps", program=self._program, backwards=backwards))
+            return
+        self._script.tell(Callback.on_end)
+        with contextlib.suppress(StopIteration):  # the parent has closed its end
+            while True:
+                self._answers.throw(Ended())
+        os._exit(0)
+
+    def _answer_all(self) -> Procedure:
+        """Answers questions until the parent closes its end; gets steps as long as an answer needs them."""
+        for question in self._line.questions():
             try:
-                asked = self.line.recv()
-            except (EOFError, OSError):
-                os._exit(0)
-            try:
-                answer = self.answer(asked.name, asked.arguments)
+                answer = self._questions.answer(question.name, question.arguments)
                 if isinstance(answer, Generator):
                     answer = yield from answer
-                self._send(Answer(answer, asked.number))
+                self._line.send(Answer(answer, question.number))
             except Ended:
-                pace = {"steps": self._script.steps.count, "each": units.duration(self._early[-1].seconds)}
-                self._send(messages.failed("ended", TrainingEnded, program=self._program, **pace))
+                each = units.duration(self._questions.early[-1].seconds)
+                pace = {"steps": self._script.steps.count, "each": each}
+                self._line.send(messages.failed("ended", TrainingEnded, program=self._program, **pace))
             except Exception as problem:
                 traceback.print_exception(problem)
-                self._send(messages.failed("inside", kind_of=type(problem).__name__, problem=problem))
+                self._line.send(messages.failed("inside", kind_of=type(problem).__name__, problem=problem))
 
-    def _send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
-            self.line.send(message)
-
-    def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
+    def crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
+        """Tells the parent what the script raises; `show` is Python's own `excepthook`."""
         show(kind, problem, trace)
-        if self.line.closed:
+        if self._line.connection is None:
             return
         failure = failures.explain(problem)
         count = self._script.steps.count
@@ -285,18 +326,45 @@ class Questions(Procedures, Callback):
             failure.remedy = "No keyboard is there: redirect its standard input from a file"
         elif isinstance(failure, TrainingRaised):
             failure.remedy = f"Run it without {', '.join(self._script.toggles) or 'perfkit'} to compare"
-        self._send(failure)
-        self.line.close()
+        self._line.send(failure)
+        self._line.close()
 
-    def _ended(self) -> None:
-        if self.line.closed:
-            return
-        if self._job is None:
-            self._send(messages.failed("no_steps", program=self._program, backwards=self._script.backwards))
-            return
-        self._script.tell(Callback.on_end)
-        while True:
-            self._job.throw(Ended())
+
+def listen(settings: Settings, files: Outputs, line: Line | None = None) -> Questions:
+    """Is called in a script's process once it has imported torch: has it answer questions at its steps."""
+    line = line or Line(Connection(settings.line))
+    try:
+        hooks.check()
+    except RunFailed as problem:
+        line.send(problem)
+        os._exit(1)
+    script = Script(settings, files)
+    random.seed(settings.seed)
+    torch.manual_seed(settings.seed)
+    numpy.random.seed(settings.seed)
+    script.set_process()
+    questions = _observed(script, line)
+    answering = Answering(questions, line)
+    script.set_callbacks(*script.callbacks, answering)
+    hooks.around(sys, "excepthook", answering.crashed)
+    os.register_at_fork(after_in_child=line.close)
+    if sys.platform == "linux":  # also while they are suspended
+        zygote.die_with_parent()
+        os.register_at_fork(after_in_child=_end_with_the_main_thread)
+    atexit.register(answering.end)
+    return questions
+
+
+def _observed(script: Script, line: Line) -> Questions:
+    """Has loaders, models and optimizers of this process noted: what the questions are about."""
+    loaders, models = Loaders(script), Models(script)
+    hooks.listen(loaders, "samples")
+    inquiry, account = Inquiry(script), RunAccount(script)
+    hooks.wrap("torch.save", functools.partial(_save, script))
+    updates = Updates(script)
+    observers = {place: load(place)(script) for place in script.settings.observers}
+    script.set_callbacks(script, loaders, models, updates, inquiry, account, *observers.values())
+    return Questions(script, loaders, models, inquiry, account, observers, line.send)
 
 
 _MAIN_THREAD = threading.main_thread().ident
@@ -306,6 +374,11 @@ def _end_with_the_main_thread() -> None:
     """What the main thread forks ends with it; what another thread forks may outlive that thread."""
     if threading.get_ident() == _MAIN_THREAD:  # a child goes on as the thread that forked it
         zygote.die_with_parent()
+
+
+def _note_safetensors(script: Script) -> None:
+    if safetensors := sys.modules.get("safetensors.torch"):
+        hooks.around(safetensors, "serialize_file", functools.partial(_save, script))
 
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:

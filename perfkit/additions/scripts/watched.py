@@ -120,7 +120,7 @@ class WatchedScript(Conversation):
     Questions are methods of `questions.Questions`; they wait for the script's second step.
     """
 
-    watcher: ClassVar[str] = "perfkit.additions.scripts.questions:Questions"  # see `Settings`
+    watcher: ClassVar[str] = "perfkit.additions.scripts.questions:listen"  # see `Settings`
 
     def __init__(
         self,

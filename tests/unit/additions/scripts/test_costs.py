@@ -8,17 +8,23 @@ import torch
 
 from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import hooks, questions
-from perfkit.additions.scripts.questions import Ended, Questions
-from perfkit.additions.scripts.script import Callback, Script, ScriptStep
+from perfkit.additions.scripts.questions import Questions
+from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.training import Models
 from perfkit.worker.messages import TimedSteps
-from perfkit.worker.procedure import Procedures, drive
+from perfkit.worker.procedure import drive
 from tests.support.settings import settings
 
 
 @pytest.fixture
 def script():
     return Script(settings(toggles={"amp": "bf16"}), None)
+
+
+def asked_of(script, observers=()):
+    """The questions to a script of which nothing is noted but its steps."""
+    account = SimpleNamespace(counting=nullcontext)
+    return Questions(script, None, None, None, account, dict.fromkeys(observers), lambda phase: None)
 
 
 def test_no_graph_is_walked_in_steps_that_are_timed(script, monkeypatch):
@@ -37,12 +43,11 @@ def test_no_graph_is_walked_in_steps_that_are_timed(script, monkeypatch):
 @pytest.mark.parametrize(("steps", "looks"), [(4, 4), (1, 1)])
 def test_a_slice_is_timed_and_a_step_before_it_is_looked_at(steps, looks):
     """Before every slice of four steps, and before every fourth one that is shorter."""
-    asked, taken = Questions.__new__(Questions), []
-    asked.observers, asked._slices, asked._script = {"one": None}, 0, SimpleNamespace(is_timed=False)
+    asked, taken = asked_of(SimpleNamespace(is_timed=False), ["one"]), []
     asked.steps_for = lambda samples, seconds: steps
 
     def take(count, phase):
-        taken.append((count, asked._script.is_timed))
+        taken.append((count, asked.subject.is_timed))
         yield
         return SimpleNamespace(step_s=[0.1], timed=lambda: "timed")
 
@@ -51,12 +56,11 @@ def test_a_slice_is_timed_and_a_step_before_it_is_looked_at(steps, looks):
         assert [*asked.slice(8, 0.5)]
     assert taken.count((steps, True)) == 4, "what is measured"
     assert taken.count((1, False)) == looks
-    assert not asked._script.is_timed
+    assert not asked.subject.is_timed
 
 
 def test_a_step_that_fails_leaves_no_slice_timed():
-    asked = Questions.__new__(Questions)
-    asked.observers, asked._slices, asked._script = {"one": None}, 0, SimpleNamespace(is_timed=False)
+    asked = asked_of(SimpleNamespace(is_timed=False), ["one"])
     asked.steps_for = lambda samples, seconds: 1
 
     def take(count, phase):
@@ -66,7 +70,7 @@ def test_a_step_that_fails_leaves_no_slice_timed():
     asked.take = take
     with pytest.raises(ArithmeticError):
         [*asked.slice(8, 0.5)]
-    assert not asked._script.is_timed
+    assert not asked.subject.is_timed
 
 
 def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
@@ -89,16 +93,12 @@ def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
 
 def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed():
     """The first steps of a GAN may train its discriminator alone."""
-    asked, taken = Questions.__new__(Questions), []
-    asked._script = SimpleNamespace(optimizers=["D"])
-    asked._early, asked.run_account = (
-        [SimpleNamespace(seconds=1.0)],
-        SimpleNamespace(counting=nullcontext),
-    )
+    asked, taken = asked_of(SimpleNamespace(optimizers=["D"])), []
+    asked.early = [SimpleNamespace(seconds=1.0)]
 
     def take(count, phase, most, enough):
-        taken.append([*asked._script.optimizers])
-        asked._script.optimizers = ["D", "G"]
+        taken.append([*asked.subject.optimizers])
+        asked.subject.optimizers = ["D", "G"]
         asked.under_way = SimpleNamespace(
             counted=[1], timed=lambda: TimedSteps(len(taken), 1.0, [1.0], [0.0])
         )
@@ -119,12 +119,9 @@ def test_where_each_step_compiles_the_steps_within_the_limit_are_those_that_are_
     """A budget of 30 s ended after 260 s, when eight steps of 27 s had compiled."""
     now, notes = [0.0], []
     monkeypatch.setattr(questions, "clock", lambda: now[0])
-    asked = Questions.__new__(Questions)
-    Procedures.__init__(asked, lambda phase: None, lambda: now[0])
-    asked.subject = SimpleNamespace(device=torch.device("cpu"), note=notes.append)
-    asked._script = SimpleNamespace(optimizers=["Adam"])
-    asked._early = [ScriptStep(seconds=27.0)]
-    asked.run_account = SimpleNamespace(counting=nullcontext)
+    about = {"device": torch.device("cpu"), "note": notes.append, "optimizers": ["Adam"]}
+    asked = asked_of(SimpleNamespace(**about))
+    asked.early = [ScriptStep(seconds=27.0)]
 
     def step():
         now[0] += 27.0
@@ -134,23 +131,3 @@ def test_where_each_step_compiles_the_steps_within_the_limit_are_those_that_are_
     seen = drive(asked.observe(steps=60, seconds=6.0, limit_s=30.0), step)
     assert now[0] == ends_at and seen.step_s == 27.0
     assert bool(notes) == (plain_from == 99)
-
-
-def test_parts_are_told_that_the_script_has_ended(script):
-    told = []
-
-    class Last(Callback):
-        def on_end(self):
-            told.append("ended")
-
-    def answering():
-        with pytest.raises(Ended):
-            yield
-
-    script.set_callbacks(Last())
-    asked = Questions.__new__(Questions)
-    asked._script, asked.line, asked._job = script, SimpleNamespace(closed=False), answering()
-    next(asked._job)
-    with pytest.raises(StopIteration):
-        asked._ended()
-    assert told == ["ended"]
