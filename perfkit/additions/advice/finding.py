@@ -97,6 +97,8 @@ def warnings_of(lines: Iterable[str]) -> list[str]:
     """The warnings in a script's output, each once, with their place, whatever numbers are in their texts."""
     found = dict[str, str]()
     for line in lines:
+        if "Traceback of forward call" in line:  # of an error that the script handled, noted by a look
+            continue
         if re.match(r".+?:\d+: \w*Warning: ", line) or "torch._dynamo hit config" in line:
             said = line.strip()
             if said.startswith(str(PACKAGE)):  # a wrapper's line, in place of the script's

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from perfkit.additions.scripts import hooks, messages, run_account
-from perfkit.additions.scripts.inputs import mostly_zeros, paddings
+from perfkit.additions.scripts.inputs import lasting, mostly_zeros, paddings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
 from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, lines_of, of_one_step
@@ -56,7 +56,7 @@ class Inquiry(Callback):
         self.rows: Rows | None = None
         self.trained = set[int]()  # weights that were not frozen when an optimizer came to them, by `id`
         self.padding: list[tuple[float, float, int]] = []
-        self.zeros: tuple[int, int, float] | None = None  # of a matrix, see `Evidence`
+        self.zeros = dict[int, tuple[int, int, float] | None]()  # of a matrix, see `Evidence`, by the step
         self.operators: OperatorTimes | None = None  # is told of backward passes in one step
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
@@ -89,7 +89,8 @@ class Inquiry(Callback):
     def _cleared(self, plain: Any, holder: Any, *args: Any, **kwargs: Any) -> Any:
         if self.operators:
             is_model = isinstance(holder, nn.Module)
-            self.operators.cleared([*holder.parameters()] if is_model else _weights_of(holder))
+            weights = [*holder.parameters()] if is_model else _weights_of(holder)
+            self._look(self.operators.cleared, weights)
         return plain(holder, *args, **kwargs)
 
     def on_input(self, given: Any) -> None:
@@ -98,19 +99,29 @@ class Inquiry(Callback):
             if tensor is not None:
                 self.shapes.add(tuple(tensor.shape))
         if self._script.looked_at.value and not is_capturing():
-            self._script.do(_LOOKS, self._look_at_input, given)
+            self._look(self._look_at_input, given)
+
+    def _look(self, function: Callable[..., None], *about: Any) -> None:
+        """Looks at something; the script goes on, whatever a look raises."""
+        try:
+            self._script.do(_LOOKS, function, *about)
+        except Exception as problem:
+            self._script.note(
+                f"a look at the script failed, so something may be missing here: {problem!r:.200}"
+            )
 
     def _look_at_input(self, given: Any) -> None:
-        if self.zeros is None:
+        step = self._script.steps.count
+        if step not in self.zeros and len(self.zeros) < LIMIT.looks_at_zeros:
             buffers = [buffer for model in self._script.model for buffer in model.buffers()]
-            self.zeros = next(mostly_zeros([*tensors(given), *buffers]), None)
+            self.zeros[step] = next(mostly_zeros([*tensors(given), *buffers]), None)
         self.padding.append(max(paddings(given), default=(0.0, 0.0, 0)))
 
     def on_gradients(self, optimizer: Any) -> None:
         if self.operators:
-            self.operators.taken(_weights_of(optimizer))
+            self._look(self.operators.taken, _weights_of(optimizer))
         if not is_capturing():
-            self._script.do(_LOOKS, self._look_at_weights)
+            self._look(self._look_at_weights)
 
     def _look_at_weights(self) -> None:
         if self.rows is None:
@@ -119,9 +130,9 @@ class Inquiry(Callback):
 
     def on_graph(self, roots: Any, is_kept: bool) -> None:
         if self.operators:
-            self._script.do(_LOOKS, self.operators.time, roots)
+            self._look(self.operators.time, roots)
         elif self._script.looked_at.value:
-            self._script.do(_LOOKS, self._look_at_graph, roots, is_kept)
+            self._look(self._look_at_graph, roots, is_kept)
 
     def _look_at_graph(self, roots: Any, is_kept: bool) -> None:
         nodes = set(graph(roots, LIMIT.most_nodes))
@@ -186,7 +197,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         nodes=inquiry.nodes,
         again=inquiry.visits_again / max(1, inquiry.visits),
         rows=inquiry.rows,
-        zeros=inquiry.zeros,
+        zeros=lasting([*inquiry.zeros.values()]),
         padding=statistics.median_low(inquiry.padding or [(0.0, 0.0, 0)]),
         parametrized=parametrized,
         shapes=len(inquiry.shapes),

@@ -4,30 +4,48 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from perfkit.additions.scripts.messages import limits
 from perfkit.additions.shared.tensors import tensors
 
 LIMIT = limits("inputs")
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # others lack some functions
+Zeros = tuple[int, int, float]
 
 
-def mostly_zeros(matrices: Iterable[torch.Tensor]) -> Iterator[tuple[int, int, float]]:
+def _is_plain(tensor: Any) -> bool:
+    """Whether its numbers can be looked at: it is a plain tensor, and not within `torch.func`."""
+    is_own = type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer)
+    has_numbers = is_own and tensor.layout == torch.strided and tensor.device.type != "meta"
+    return (
+        has_numbers and not tensor.is_nested and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def mostly_zeros(matrices: Iterable[torch.Tensor]) -> Iterator[Zeros]:
     """Those of the large, dense matrices that are nearly all zeros: rows, columns, the part that is not."""
-    for each in matrices:
-        is_dense = each.layout == torch.strided and each.is_floating_point() and not each.is_nested
-        if is_dense and each.dim() == 2 and each.numel() >= LIMIT.large_matrix:
+    for each in filter(_is_plain, matrices):
+        if each.dtype in _FLOATS and each.dim() == 2 and each.numel() >= LIMIT.large_matrix:
             part = float(torch.count_nonzero(each) / each.numel())
             if part <= LIMIT.few_numbers:
                 yield len(each), each.shape[1], part
 
 
+def lasting(found: list[Zeros | None]) -> Zeros | None:
+    """What was found in each of some steps alike; a memory that fills has more numbers from step to step."""
+    known = [each for each in found if each]
+    if len(known) < LIMIT.looks_at_zeros or len({each[:2] for each in known}) > 1:
+        return None
+    parts = [part for _, _, part in known]
+    return known[-1] if max(parts) <= LIMIT.alike * min(parts) else None
+
+
 def paddings(given: Any) -> Iterator[tuple[float, float, int]]:
     """How much of tensors fills up their rows of words, or of frames of features, at the end or the start."""
-    for rows in tensors(given):
-        if rows.is_nested or rows.layout != torch.strided:
-            continue
+    for rows in filter(_is_plain, tensors(given)):
         is_words = rows.dim() == 2 and rows.dtype in (torch.int32, torch.int64) and len(rows.unique()) > 2
-        if is_words or (rows.dim() == 3 and rows.is_floating_point()):  # or frames
+        if is_words or (rows.dim() == 3 and rows.dtype in _FLOATS):  # or frames
             turned = rows.transpose(0, 1)  # the time may come first
             for each in (rows, rows.flip(1), turned, turned.flip(1)):
                 yield from _padding_at_the_end(each, is_words)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from perfkit.additions.scripts.messages import OWN, limits
+from perfkit.additions.scripts.messages import AGAIN, OWN, limits
 from perfkit.additions.scripts.script import Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.lines import Line, Times, text_at
@@ -33,27 +33,41 @@ Function = tuple[str, str]
 """A file, and the name of a function in it."""
 
 
-@dataclass(eq=False)
-class _Pass:
-    """A backward pass: the function that asked for it, and its nodes. Weights are told by their `id`."""
+@dataclass
+class _Operator:
+    """A node of a pass, in numbers: nodes themselves would keep what they hold in memory."""
 
-    caller: Function
-    nodes: list[Any]
+    seconds: float
+    weight: int | None  # the `id` of the weight in whose gradient the pass ends here
+    leads_to: list[int]
+    made_at: Place | None
+    called_at: Place | None  # in the function that asked for the pass
+
+
+@dataclass
+class _Pass:
+    """A backward pass. Weights are told by their `id`."""
+
+    operators: list[_Operator]
     waiting: set[int]  # weights whose gradients no optimizer has taken yet
     thrown_away: set[int] = field(default_factory=set)  # weights whose gradients none ever takes
+    is_taken: bool = False  # whether an optimizer has taken any: else the script may use them itself
 
-    def in_vain(self) -> set[Any]:
-        """The nodes that lead to such weights only."""
-        users = defaultdict[Any, list[Any]](list)
-        for node in self.nodes:
-            for before, _ in node.next_functions:
-                users[before].append(node)
-        needed = {node for node in self.nodes if _weight(node) not in self.thrown_away | {None}}
-        found = list(needed)
+    def in_vain(self) -> list[_Operator]:
+        """The operators that lead to such weights only, if others train by this pass."""
+        if not (self.is_taken and self.thrown_away):
+            return []
+        users = defaultdict[int, list[int]](list)
+        for at, each in enumerate(self.operators):
+            for before in each.leads_to:
+                users[before].append(at)
+        ends = [at for at, each in enumerate(self.operators) if each.weight is not None]
+        found = [at for at in ends if self.operators[at].weight not in self.thrown_away]
+        needed = set[int]()
         while found:
-            found = [user for node in found for user in users[node] if user not in needed]
             needed |= set(found)
-        return {node for node in self.nodes if node not in needed}
+            found = [user for at in found for user in users[at] if user not in needed]
+        return [each for at, each in enumerate(self.operators) if at not in needed]
 
 
 class OperatorTimes:
@@ -62,55 +76,82 @@ class OperatorTimes:
     def __init__(self, script: Script, users: Callable[[str], str]) -> None:
         self.seconds = defaultdict[Place, float](float)
         self.in_vain = defaultdict[Place, float](float)  # those of gradients that are thrown away
+        self.are_too_many = False  # operators of this step, so that nothing is known of it
         self._script = script
         self._users = users  # maps a file to the user's
-        self._timers = dict[Any, _NodeTimer]()
+        self._count = 0
+        self._timers = dict[Any, _NodeTimer]()  # of the pass under way
+        self._caller: Function | None = None  # that asked for it
         self._passes = list[_Pass]()
 
     def time(self, roots: Any) -> None:
         """Times the operators of the backward pass that begins, but not those of a pass within it."""
-        if self._script.steps.in_backward or is_capturing():
+        if self._script.steps.in_backward or self.are_too_many or is_capturing():
+            return
+        self._end_pass()
+        nodes = list(graph(roots, LIMIT.most_traced))
+        self._count += len(nodes)
+        self.are_too_many = self._count >= LIMIT.most_traced
+        if self.are_too_many:
+            look_for_anomalies(False)
             return
         frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
         code = next((frame.f_code for frame in frames if is_users(frame.f_code.co_filename)), None)
-        nodes = list(graph(roots, LIMIT.most_traced))
-        if code and len(nodes) < LIMIT.most_traced:  # else nobody knows where some of them lead
-            weights = {weight for weight in map(_weight, nodes) if weight is not None}
-            self._passes.append(_Pass((code.co_filename, code.co_name), nodes, weights))
-        for node in nodes:
-            if node.next_functions and node not in self._timers:
-                self._timers[node] = _NodeTimer(self, node)
+        self._caller = (code.co_filename, code.co_name) if code else None
+        self._timers = {node: _NodeTimer(self, node) for node in nodes}
+
+    def _end_pass(self) -> None:
+        """Keeps numbers of the pass that has ended; its nodes are as they were, and may be freed."""
+        numbers = {node: at for at, node in enumerate(self._timers)}
+        operators = list[_Operator]()
+        for node, timer in self._timers.items():
+            timer.remove()
+            lines = list(self._made_at(node))
+            leads_to = [numbers[before] for before, _ in node.next_functions if before in numbers]
+            own = (place for place, function in lines if function == self._caller)
+            made_at = lines[0][0] if lines else None
+            operators.append(_Operator(timer.seconds, _weight(node), leads_to, made_at, next(own, None)))
+            if made_at:
+                self.seconds[made_at] += timer.seconds
+        self._timers = {}
+        if operators:
+            weights = {each.weight for each in operators if each.weight is not None}
+            self._passes.append(_Pass(operators, weights))
 
     def taken(self, weights: Collection[Any]) -> None:
         """An optimizer takes the gradients of these weights."""
+        self._end_pass()
         for each in self._passes:
-            each.waiting -= set(map(id, weights))
+            taken = each.waiting & set(map(id, weights))
+            each.is_taken |= bool(taken)
+            each.waiting -= taken
 
     def cleared(self, weights: Collection[Any]) -> None:
         """The gradients of these weights are set to zero."""
+        self._end_pass()
         for each in self._passes:
             lost = each.waiting & set(map(id, weights))
             each.thrown_away |= lost
             each.waiting -= lost
 
     def now(self) -> float:
-        """The time when the device has done what was launched."""
+        """The time when the device has done what was launched, without what is computed again."""
         synchronize(self._script.device)
-        return clock()
+        return clock() - self._script.steps.now.spent[AGAIN]
 
     def stop(self) -> None:
-        """Adds up, and leaves the nodes as they were; a graph that is kept may be gone through again."""
-        for node, timer in self._timers.items():
-            timer.remove()
-            if place := next((place for place, _ in self._made_at(node)), None):
-                self.seconds[place] += timer.seconds
+        """Adds up what was in vain."""
+        self._end_pass()
         for each in self._passes:
-            for node in each.in_vain() & self._timers.keys() if each.thrown_away else ():
-                places = [place for place, function in self._made_at(node) if function == each.caller]
-                for place in places[:1]:
-                    self.in_vain[place] += self._timers[node].seconds
-        self._timers.clear()
+            for operator in each.in_vain():
+                if operator.called_at:
+                    self.in_vain[operator.called_at] += operator.seconds
         self._passes.clear()
+
+    def clear(self) -> None:
+        """Forgets a step of which nothing can be said."""
+        self.seconds.clear()
+        self.in_vain.clear()
 
     def _made_at(self, node: Any) -> Iterator[tuple[Place, Function]]:
         """The user's lines that led to an operator, the innermost first, with their functions."""
@@ -126,7 +167,8 @@ class _NodeTimer:
         self.seconds = 0.0
         self._times = times
         self._began = 0.0
-        self._hooks = node.register_prehook(self._begin), node.register_hook(self._end)
+        is_weight = not node.next_functions
+        self._hooks = [] if is_weight else [node.register_prehook(self._begin), node.register_hook(self._end)]
 
     def _begin(self, _gradients: Any) -> None:
         self._began = self._times.now()
@@ -140,24 +182,27 @@ class _NodeTimer:
 
 
 def _weight(node: Any) -> int | None:
-    """The `id` of the weight in whose gradient a node ends, if it is such a node."""
     return None if node.next_functions or not hasattr(node, "variable") else id(node.variable)
+
+
+def look_for_anomalies(wanted: bool) -> None:
+    """Has torch note the stacks that make operators, or no longer; a mode that the script set stays."""
+    if not (torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()):
+        torch.set_anomaly_enabled(wanted, check_nan=False)
 
 
 def of_one_step(times: OperatorTimes) -> Generator[None, ScriptStep, None]:
     """Has the next step timed, if it is a plain one, not compiled, and the script looks for no anomalies."""
     if compiled_graphs() or torch.is_anomaly_enabled():
         return
-    torch.set_anomaly_enabled(True, check_nan=False)
+    look_for_anomalies(True)
     try:
         step = yield
-        times.stop()
-        if step.marks:
-            times.seconds.clear()
-            times.in_vain.clear()
     finally:
+        look_for_anomalies(False)
         times.stop()
-        torch.set_anomaly_enabled(False)
+    if step.marks or times.are_too_many:
+        times.clear()
 
 
 def lines_of(times: OperatorTimes, looks: Times) -> list[Line]:

@@ -1,5 +1,6 @@
 """Where a script is before its first step, which may take long, and which no step shows."""
 
+import _thread
 import threading
 from typing import Any
 
@@ -19,7 +20,7 @@ class StartUp:
         self._sampler = Sampler(lambda: "before the first step", script.place)
         self._main = threading.get_ident()
         self._pause: Any = threading.Event()  # nobody sets it: a script may replace `time.sleep`
-        threading.Thread(target=self._look, name="perfkit", daemon=True).start()
+        _thread.start_new_thread(self._look, ())  # a script may wait for all others that `threading` knows
 
     def _look(self) -> None:
         before = clock()

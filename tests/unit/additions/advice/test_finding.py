@@ -96,6 +96,11 @@ def test_each_warning_is_repeated_once_and_no_more_than_a_dozen():
     assert warnings_of(repeated) == repeated[:1]
 
 
+def test_what_torch_says_of_an_error_while_a_look_was_on_is_no_warning_of_the_script():
+    said = "/t.py:7: UserWarning: Error detected in MulBackward0. Traceback of forward call that caused the error:"
+    assert warnings_of([said]) == []
+
+
 def test_a_warning_of_what_perfkit_wraps_is_not_at_a_line_of_perfkit():
     said = "FutureWarning: `broadcast_buffers` is deprecated"
     assert warnings_of([f"{PACKAGE}/additions/ranks/ddp.py:151: {said}"]) == [said]

@@ -1135,7 +1135,40 @@ def test_a_dense_matrix_of_zeros_is_told_where_a_product_takes_most(zeros, text,
         (torch.eye(100), None),  # small
         (torch.eye(600).to_sparse(), None),
         (torch.eye(600, dtype=torch.int64), None),
+        (torch.eye(600).to(torch.float8_e4m3fn), None),  # of which torch counts nothing
+        (torch.eye(600, device="meta"), None),
     ],
 )
 def test_matrices_that_are_nearly_all_zeros_are_large_and_dense(matrix, found):
     assert next(inputs.mostly_zeros([matrix]), None) == found
+
+
+def test_what_is_within_a_function_transform_is_not_looked_at():
+    """Its numbers cannot be asked for: per-sample gradients ended in an error of torch."""
+    seen_there = []
+
+    def loss(x):
+        seen_there.append([*inputs.paddings(x), *inputs.mostly_zeros([x])])
+        return x.sum()
+
+    torch.func.vmap(torch.func.grad(loss))(torch.zeros(2, 20, 20, 3))
+    assert seen_there == [[]]
+
+
+@pytest.mark.parametrize(
+    ("parts", "lasts"),
+    [([0.002, 0.002], True), ([0.002, 0.004], False), ([0.002, None], False), ([0.002], False)],
+)
+def test_a_matrix_of_zeros_stays_one(parts, lasts):
+    found = [(4000, 4000, part) if part else None for part in parts]
+    assert bool(inputs.lasting(found)) == lasts
+
+
+def test_what_a_look_raises_is_noted_and_the_script_goes_on(monkeypatch):
+    monkeypatch.setattr(hooks, "wrap", lambda *_: None)
+    script = Script(settings(), None)
+    inquiry = evidence.Inquiry(script)
+    monkeypatch.setattr(inquiry, "_look_at_input", lambda given: 1 / 0)
+    script.looked_at.value = True
+    inquiry.on_input(torch.ones(3))
+    assert "a look at the script failed" in script.notes[0] and "ZeroDivisionError" in script.notes[0]

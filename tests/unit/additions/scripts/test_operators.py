@@ -1,13 +1,15 @@
 """Operators of a backward pass, by the lines of the forward pass that made them."""
 
+import gc
 import itertools
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from perfkit.additions.scripts import evidence, operators
-from perfkit.additions.scripts.messages import OWN
+from perfkit.additions.scripts.messages import AGAIN, OWN
 from perfkit.additions.scripts.operators import (
     BOTH_PASSES,
     OperatorTimes,
@@ -84,6 +86,7 @@ def test_what_the_script_looks_for_itself_is_left_alone(script):
         (False, ["critic", "generator"], ["generator"], False),  # both are trained by this pass
         (False, ["critic"], [], False),  # an optimizer may take them later
         (False, ["generator"], ["critic"], False),  # the way to what trains leads through the critic
+        (False, [], ["generator", "critic"], False),  # the script uses them itself, as SAM or plain `p.grad`
     ],
 )
 def test_a_backward_pass_through_what_nobody_trains_with_it_is_in_vain(
@@ -150,3 +153,59 @@ def test_many_operators_are_left_alone_as_their_stacks_take_long(script):
     assert inquiry.operators
     looking.close()
     assert not inquiry.operators and not torch.is_anomaly_enabled()
+
+
+def test_a_step_with_too_many_operators_is_not_timed(script, forward, monkeypatch):
+    monkeypatch.setattr(operators.LIMIT, "most_traced", 8)
+    times = OperatorTimes(script, str)
+    looking = of_one_step(times)
+    next(looking)
+    for is_first in (True, False):
+        times.time(forward(torch.ones(3), torch.ones(3, requires_grad=True)).sum())
+        assert torch.is_anomaly_enabled() == is_first, "the rest of the step is as fast as ever"
+    with pytest.raises(StopIteration):
+        looking.send(ScriptStep(1.0))
+    assert not times.seconds
+
+
+def test_nodes_of_a_pass_are_let_go_when_it_has_ended(script):
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.large = torch.ones(3)
+            kept.append(weakref.ref(ctx.large))
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    kept = []
+    times = OperatorTimes(script, str)
+    next(looking := of_one_step(times))
+    loss = Keeps.apply(torch.ones(3, requires_grad=True)).sum()
+    times.time(loss)
+    loss.backward()
+    del loss
+    times.taken([])
+    gc.collect()
+    assert kept[0]() is None
+    looking.close()
+
+
+def test_a_mode_that_the_script_sets_in_the_step_stays(script):
+    next(looking := of_one_step(OperatorTimes(script, str)))
+    torch.autograd.set_detect_anomaly(True)
+    try:
+        looking.close()
+        assert torch.is_anomaly_enabled()
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+
+
+def test_what_is_computed_again_is_not_the_time_of_the_operator_that_needs_it(script, monkeypatch):
+    monkeypatch.setattr(operators, "clock", lambda: 10.0 + script.steps.now.spent[AGAIN])
+    times = OperatorTimes(script, str)
+    began = times.now()
+    script.steps.now.spent[AGAIN] += 5.0
+    assert times.now() == began

@@ -1,5 +1,6 @@
 """The parts of a run add up, whatever else is in a step."""
 
+import threading
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -123,3 +124,11 @@ def test_where_the_script_is_before_its_first_step_is_told(tmp_path, monkeypatch
     (line, *_) = started.lines()
     assert line.part == "before the first step" and line.where in ("text.py:2", "text.py:3")
     assert line.seconds > 0
+
+
+def test_who_waits_for_all_other_threads_does_not_wait_for_that_look():
+    before = threading.enumerate()
+    script = Script(settings(), None)
+    startup.StartUp(script)
+    assert threading.enumerate() == before
+    script.steps.began_at = 1.0
