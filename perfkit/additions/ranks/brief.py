@@ -2,6 +2,7 @@
 
 Everything is noted in the first steps, and then in a few of each `LIMIT.every`: by their numbers, so that all
 ranks note the same ones. Where anything but a usual pass comes, the rest of its step is noted, too.
+Inputs are counted in all steps: a rank may get larger ones at any time, and be late for them.
 """
 
 import threading
@@ -12,13 +13,11 @@ import torch
 
 from perfkit.additions.ranks.messages import LIMIT
 from perfkit.additions.scripts.batches import TRAINING
-from perfkit.additions.scripts.loaders import Loaders
+from perfkit.additions.scripts.loaders import Loaders, samples_of
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.training import Models, Updates, trained_by
 from perfkit.additions.shared.clock import clock
 from perfkit.worker.checks import compiled_graphs
-
-ONLY_TIMED = "only timed"  # a mark of such steps, whose inputs are not known
 
 
 class BriefSteps(Callback):
@@ -55,25 +54,24 @@ class BriefSteps(Callback):
 
     def note_all(self) -> None:
         """Has the rest of the step under way noted."""
-        if self.is_on:
-            self.is_on = False
-            now = self._script.steps.now
-            now.marks.add(ONLY_TIMED)
-            now.samples = self._script.samples_per_step  # its batch may have been fetched
+        self.is_on = False
 
     def updated(self, optimizer: Any) -> None:
         """An optimizer has made a usual step."""
         steps = self._script.steps
         steps.now.updated = steps.now.spent["optimizer"]
+        trained = trained_by(optimizer)
         if optimizer is not self._last:
+            steps.feed(trained)
             return
         if self._graphs != compiled_graphs():  # which `Script` notes
             self.note_all()
-            steps.updated(trained_by(optimizer))
+            steps.updated(trained)
             return
+        steps.feed(trained)
         ended = steps.now
         ended.seconds = clock() - steps.since
-        ended.marks.add(ONLY_TIMED)
+        steps.count_samples([ended])
         steps.count += 1
         self._noted(ended)
         steps.now = ScriptStep()
@@ -106,8 +104,8 @@ class RankLoaders(OfRank, Loaders):
             batch = self._script.do("waiting", plain, iterator)
         finally:
             self._is_fetching = False
-        if epoch.indices:
-            epoch.indices.popleft()
+        indices = epoch.indices.popleft() if epoch.indices else None
+        self._script.steps.now.samples += samples_of(batch, indices)
         return batch
 
 
@@ -117,7 +115,9 @@ class RankModels(OfRank, Models):
     def _called(self, model: Any, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script
         if self._brief.is_on and self._trains(model) and not script.steps.in_backward:
-            return script.do("forward", call, *args, **kwargs)
+            output = script.do("forward", call, *args, **kwargs)
+            self._feed(args or kwargs)
+            return output
         return super()._called(model, call, *args, **kwargs)
 
 
@@ -129,6 +129,7 @@ class RankUpdates(OfRank, Updates):
         if not self._brief.is_on or steps.in_backward:
             super()._backward(plain, tensors, *args, **kwargs)
             return
+        script.tell(Callback.on_backward)
         self._unscaled = None
         steps.in_backward = True
         try:

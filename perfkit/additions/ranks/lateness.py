@@ -124,17 +124,15 @@ def are_apart(states: Sequence[State]) -> bool:
 
 
 def _spent(rank: int, own: Sequence[StepOfRank], for_others: float) -> Spent:
-    samples = [step.samples for step in own if step.samples is not None]
-    elements = [step.elements for step in own if step.elements is not None]
-    usual = [step.samples for step in own if step.samples is not None and not step.marks]
+    usual = [step.samples for step in own if not step.marks]
     return Spent(
         rank=rank,
-        samples_per_s=fmean(samples or [0]) / max(fmean(step.seconds for step in own), 1e-9),
+        samples_per_s=fmean(step.samples for step in own) / max(fmean(step.seconds for step in own), 1e-9),
         parts=[fmean(step.parts[part] for step in own) for part in range(EXCHANGE)],
         for_others=for_others,
         exposed=fmean(step.parts[EXCHANGE] for step in own) - for_others,
         hidden=fmean(step.hidden for step in own),
-        elements=fmean(elements or [0]),
+        elements=fmean(step.elements for step in own),
         rows=median(usual or [0]),
     )
 
@@ -149,10 +147,9 @@ def few_with_most(seconds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _in_turn(found: Lateness, table: list[list[StepOfRank]], latest: Any, share: float) -> Lateness:
-    longest = list[bool]()  # in steps of which all ranks have noted the inputs
+    longest = list[bool]()
     for steps, late in zip(table, latest, strict=True):
-        lengths = [step.elements for step in steps if step.elements is not None]
-        if len(lengths) == len(steps):
-            are_unlike = max(lengths) > 1.1 * min(lengths)
-            longest.append(are_unlike and lengths[late] == max(lengths))
-    return msgspec.structs.replace(found, in_turn=share, longest=fmean(longest or [0]))
+        lengths = [step.elements for step in steps]
+        are_unlike = max(lengths) > 1.1 * min(lengths)
+        longest.append(are_unlike and lengths[late] == max(lengths))
+    return msgspec.structs.replace(found, in_turn=share, longest=fmean(longest))

@@ -23,8 +23,8 @@ class StepOfRank(msgspec.Struct, frozen=True, array_like=True):
     hidden: float  # seconds in which gradients were exchanged while the rank computed
     is_read: bool  # whether the exchange of gradients was measured, not taken from other steps
     syncs: int  # exchanges of gradients
-    samples: int | None  # None where the step was only timed
-    elements: int | None  # of the inputs
+    samples: int
+    elements: int  # of the inputs
     marks: list[str]
 
 

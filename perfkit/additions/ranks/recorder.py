@@ -14,7 +14,7 @@ import torch.distributed as dist
 from msgspec import structs
 from torch.nn.parallel import DistributedDataParallel
 
-from perfkit.additions.ranks.brief import ONLY_TIMED, BriefSteps
+from perfkit.additions.ranks.brief import BriefSteps
 from perfkit.additions.ranks.ddp import DdpExchange, Setting, StepExchange
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, Exchange, LoaderOfRank, State, StepOfRank
 from perfkit.additions.scripts import hooks, messages
@@ -133,7 +133,6 @@ class RankRecorder(Callback):
     def _step(self, number: int, step: ScriptStep, exchange: StepExchange) -> StepOfRank:
         fed = step.forward_samples
         samples = fed if step.samples == self.world * fed else step.samples  # it may read for all ranks
-        inputs = (None, None) if ONLY_TIMED in step.marks else (samples, step.elements)
         backward = step.spent["backward"]
         exposed = exchange.exposed if exchange.is_read else min(exchange.exposed, backward)
         backward = max(0.0, backward - exposed)
@@ -142,7 +141,7 @@ class RankRecorder(Callback):
         own = max(0.0, step.seconds - sum(known) - exchanged)
         timed = exchange.hidden, exchange.is_read, exchange.syncs
         parts = [*known, own, exchanged]
-        return StepOfRank(number, step.seconds, parts, *timed, inputs[0], inputs[1], sorted(step.marks))
+        return StepOfRank(number, step.seconds, parts, *timed, samples, step.elements, sorted(step.marks))
 
     def snapshot(self) -> State:
         """What was noted until now, for any thread."""

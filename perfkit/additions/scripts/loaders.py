@@ -273,9 +273,7 @@ class Loaders(Callback):
         finally:
             self._is_fetching = False
         indices: Any = epoch.indices.popleft() if epoch.indices else None
-        count = len(indices) if isinstance(indices, list | tuple) else 0  # that of an iterable one is a wish
-        samples = count if count and indices[0] is not None else size(batch, count)
-        self._ledger.fetch(epoch.loader, samples, is_first)
+        self._ledger.fetch(epoch.loader, samples_of(batch, indices), is_first)
         if is_first:
             script.tell(Callback.on_epoch, epoch.loader, indices)
         if not torch.is_grad_enabled():
@@ -343,6 +341,12 @@ class Loaders(Callback):
                 self.watch.evaluating -= batch.loader.__dict__[_WORKERS]
                 if site := self._sites.get(id(getattr(batch.loader, "dataset", None))):
                     script.sites["loader"] = [site]
+
+
+def samples_of(batch: Any, indices: Any) -> int:
+    """The samples in a batch, by its indices if they are known; those of an iterable data set are a wish."""
+    count = len(indices) if isinstance(indices, list | tuple) else 0
+    return count if count and indices[0] is not None else size(batch, count)
 
 
 def _as_seen(loader: Any) -> Any:

@@ -95,25 +95,33 @@ class StepDetector:
             if not self.count:  # one that shows up later is rarer
                 self._first = copy.deepcopy(self.now)
                 self._first.seconds = clock() - self.since
-        of_others = sum(self._fed.values()) - self._fed.get(by, 0)
-        self._fed[by] = self.now.forward_samples - of_others
+        self.feed(by)
         if not self._is_over:
             self.begin()
         elif not self.in_backward:
             self._end()
+
+    def feed(self, by: object) -> None:
+        """Those samples that no other has taken were for this change of the weights."""
+        of_others = sum(self._fed.values()) - self._fed.get(by, 0)
+        self._fed[by] = self.now.forward_samples - of_others
+
+    def count_samples(self, steps: list[ScriptStep]) -> None:
+        """Gives each of the steps that end now its samples."""
+        fed = max(self._fed.values()) // len(steps)  # optimizers share a batch
+        for step in steps:
+            self._is_loaded = self._is_loaded and step.samples > 0
+            if not self._is_loaded:
+                step.samples = fed or step.samples or self._usual
+        self._fed = dict.fromkeys(self._fed, 0)
 
     def _end(self) -> None:
         self.now.seconds = clock() - self.since
         steps = [self.now]
         if self._first:
             steps = [self._first, self.now.since(self._first)]
-        fed = max(self._fed.values()) // len(steps)  # optimizers share a batch
-        for step in steps:
-            self._is_loaded = self._is_loaded and step.samples > 0
-            if not self._is_loaded:
-                step.samples = fed or step.samples or self._usual
+        self.count_samples(steps)
         self._is_over = False
-        self._fed = dict.fromkeys(self._fed, 0)
         self.count += len(steps)
         self.are_first = self.count < 3
         self._listener(steps)

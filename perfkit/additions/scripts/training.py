@@ -105,13 +105,17 @@ class Models(Callback):
         if script.toggles.get("amp") == "bf16":
             call = functools.partial(self._in_bf16, call)
         output = script.do("forward", call, *args, **kwargs)
-        given = first_tensor(args or kwargs)
         if not self._fed:
             script.tell(Callback.on_input, args or kwargs)
-            if given is not None:
-                steps.now.elements += given.numel()
-        self._fed = max(self._fed, samples(given, self._batch))
+        self._feed(args or kwargs)
         return output
+
+    def _feed(self, given: Any) -> None:
+        """Counts what a model was called with; the first such call since a backward pass counts for all."""
+        tensor = first_tensor(given)
+        if tensor is not None and not self._fed:
+            self._script.steps.now.elements += tensor.numel()
+        self._fed = max(self._fed, samples(tensor, self._batch))
 
     def _in_bf16(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(self._device_type, dtype=torch.bfloat16):

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from perfkit.additions.ranks import brief, ddp
 from perfkit.additions.ranks import recorder as recorders
-from perfkit.additions.ranks.brief import ONLY_TIMED, RankLoaders, RankModels, RankUpdates
+from perfkit.additions.ranks.brief import RankLoaders, RankModels, RankUpdates
 from perfkit.additions.ranks.messages import LIMIT, PARTS
 from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.scripts import hooks, loaders, run_account, training
@@ -38,6 +38,10 @@ class Watched:
     def __init__(self, monkeypatch, first):
         self.now = 0.0
         self.monkeypatch = monkeypatch
+        self._only_timed = set()  # numbers of steps that begin so
+        monkeypatch.setattr(
+            brief.BriefSteps, "is_on", property(lambda _: self.is_on, self._set), raising=False
+        )
         for module in (brief, ddp, recorders, loaders, run_account, training, scripts):
             monkeypatch.setattr(module, "clock", lambda: self.now)
         monkeypatch.setattr(ddp.DdpExchange, "_read", read)
@@ -58,6 +62,11 @@ class Watched:
     def around(self, holder, name, function):
         """As in `hooks`, until the test is over."""
         self.monkeypatch.setattr(holder, name, hooks.wrapped(getattr(holder, name), function))
+
+    def _set(self, steps, is_on):
+        self.is_on = is_on
+        if is_on:
+            self._only_timed.add(steps._script.steps.count + 1)
 
     def takes(self, seconds):
         self.now += seconds
@@ -118,12 +127,16 @@ class Watched:
         told = []
         for step in self.steps():
             parts = dict(zip(PARTS, [round(each, 2) for each in step.parts], strict=True))
-            told.append((step.number, round(step.seconds, 2), parts, sorted({*step.marks} - {ONLY_TIMED})))
+            told.append((step.number, round(step.seconds, 2), parts, step.marks))
         return told
 
     def timed(self):
-        """The numbers of steps that were only timed."""
-        return [step.number for step in self.steps() if ONLY_TIMED in step.marks]
+        """The numbers of steps that were only timed, some of them until something else came."""
+        return [step.number for step in self.steps() if step.number in self._only_timed]
+
+    def inputs(self):
+        """Samples and elements of each step."""
+        return [(step.samples, step.elements) for step in self.steps()]
 
 
 @pytest.fixture
@@ -411,7 +424,7 @@ def test_steps_that_are_only_timed_have_the_parts_of_those_that_are_noted(train)
         with pytest.MonkeyPatch.context() as patch:
             watched = Watched(patch, first)
             train(watched)
-            told[first] = watched.parts(), watched.recorder.part_now()
+            told[first] = watched.parts(), watched.inputs(), watched.recorder.part_now()
             timed = watched.timed()
     assert told[FIRST] == told[1000]
     assert timed == [*TRAININGS[train]]
@@ -465,16 +478,25 @@ def test_round_numbers_of_steps_do_not_always_miss_those_that_are_noted():
         assert {period * n % LIMIT.every for n in range(LIMIT.every)} == set(range(LIMIT.every))
 
 
-def test_samples_are_told_of_steps_that_are_noted(watched, monkeypatch):
+def test_inputs_are_told_of_all_steps(watched, monkeypatch):
     monkeypatch.setattr(LIMIT, "every", 10)
     monkeypatch.setattr(LIMIT, "noted", 2)
     plain(watched)
     assert watched.timed() == [*range(6, 11), *range(13, 21), *range(23, 31)]
     for step in watched.steps():
         known = (2, 4) if step.number in (16, 32) else (4, 8)  # the last batches of both epochs
-        if ONLY_TIMED in step.marks:
-            known = None, None
         assert (step.samples, step.elements) == known
+
+
+def test_inputs_that_get_larger_in_steps_that_are_only_timed_are_known(watched):
+    """A rank may get longer ones later, and be late for them."""
+    model = watched.model()
+    optimizer = watched.optimizer(model.weight)
+    for step in range(12):
+        model(inputs=torch.ones(20 if step > 8 else 10, 2)).sum().backward()
+        optimizer.step()
+    assert watched.timed() == [6, 7, 8, 9, 10, 11, 12]
+    assert watched.inputs() == [(10, 20)] * 9 + [(20, 40)] * 3
 
 
 def test_steps_with_switches_are_all_noted(watched):

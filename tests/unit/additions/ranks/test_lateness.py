@@ -90,28 +90,6 @@ def test_ranks_that_are_late_in_turn_are_not_one_late_rank():
     assert "unlike_lengths" in found([a, b])
 
 
-def only_timed(step):
-    return msgspec.structs.replace(step, samples=None, elements=None, marks=["only timed"])
-
-
-def test_inputs_are_those_of_steps_of_which_all_ranks_know_them():
-    a, b = ranks(0.2, 0.2)
-    for n in range(20):
-        long, short = step(n + 1, 0.9, 1.0, elements=900), step(n + 1, 0.2, 1.0, elements=100)
-        a.steps[n], b.steps[n] = (long, short) if n % 2 else (short, long)
-        if n > 7:
-            b.steps[n] = only_timed(b.steps[n])
-    result = lateness([a, b])
-    assert (result.in_turn, result.longest) == (pytest.approx(0.35), 1.0)
-    assert [spent.rows for spent in result.spent] == [8, 8]
-    a.steps[:] = map(only_timed, a.steps)
-    b.steps[:] = map(only_timed, b.steps)
-    result = lateness([a, b])
-    assert (result.in_turn, result.longest) == (pytest.approx(0.35), 0.0)
-    assert [(each.samples_per_s, each.elements, each.rows) for each in result.spent] == [(0.0, 0.0, 0)] * 2
-    assert "unlike_lengths" not in found([a, b])
-
-
 def test_the_others_wait_as_long_as_the_late_rank_makes_them_not_for_what_others_do():
     """Of the 17 steps that count, rank 1 is the latest in 14; in the others, rank 0 is, for as long."""
     early, late = ranks(0.2, 0.9)
