@@ -3,6 +3,7 @@
 Nothing is asked at a step's end: ranks that are stopped one by one would wait for each other for ever.
 """
 
+import _thread
 import atexit
 import faulthandler
 import multiprocessing.util
@@ -10,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -94,7 +94,7 @@ def listen(settings: Settings, files: Outputs) -> RankRecorder:
             path = os.path.join(os.path.dirname(settings.scratch), f"stacks{hello.rank}")
             faulthandler.register(signal.SIGUSR2, open(path, "w", encoding="utf-8"))  # noqa: SIM115 - kept open
         sys.setswitchinterval(LIMIT.switch_s)
-        threading.Thread(target=reporter.attend, name="perfkit", daemon=True).start()
+        _thread.start_new_thread(reporter.attend, ())  # a script may wait for all that `threading` knows
 
     brief = recorder.brief
     usual = [RankLoaders(script, brief), RankModels(script, brief), RankUpdates(script, brief)]
