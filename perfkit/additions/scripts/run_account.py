@@ -104,6 +104,7 @@ class RunAccount(Evaluations):
         cpu_s = (now - self._cpu_s) / len(steps)
         self._cpu_s = now
         for number, step in enumerate(steps, first):
+            step.cpu_s = cpu_s
             if "new epoch" in step.marks:
                 self._epochs.append(number)
             if not self._is_open:
@@ -112,7 +113,7 @@ class RunAccount(Evaluations):
             if step.marks or step.spent["start"]:  # workers may be ended in any step
                 self._marked[number] = step
             elif not self._script.looked_at.value and len(self._plain) < LIMIT.kept:
-                self._plain.append(StepTime(number, step.seconds, _parts(step), cpu_s))
+                self._plain.append(_time_of(number, step))
             else:
                 self._more_s += step.seconds
 
@@ -130,7 +131,7 @@ class RunAccount(Evaluations):
             imports_s=max(0.0, self._imported_at - started),
             steps=self._count,
             last=self._script.steps.count,
-            plain=plain or [StepTime(at, step.seconds, _parts(step)) for at, step in self._marked.items()],
+            plain=plain or [_time_of(*each) for each in self._marked.items()],
             epochs=self._epochs,
             evaluations=sum(bool({"evaluation", "eval()"} & step.marks) for step in marked),
             marked=len(marked),
@@ -140,9 +141,10 @@ class RunAccount(Evaluations):
         )
 
 
-def _parts(step: ScriptStep) -> list[float]:
+def _time_of(number: int, step: ScriptStep) -> StepTime:
     known = [step.waited, step.spent["forward"], step.spent["backward"], step.updated]
-    return [*known, max(0.0, step.seconds - sum(known))]
+    own = max(0.0, step.seconds - sum(known))
+    return StepTime(number, step.seconds, [*known, own], step.cpu_s)
 
 
 def split(step: ScriptStep, usual_s: float | None) -> dict[str, float]:

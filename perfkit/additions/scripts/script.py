@@ -39,6 +39,7 @@ class ScriptStep:
     forward_samples: int = 0  # in the model, without a loader
     elements: int = 0  # of the inputs of models
     updated: float = 0.0  # seconds in optimizers
+    cpu_s: float = 0.0  # that the thread which trains has used, where it is asked
     spent: dict[str, float] = field(default_factory=functools.partial(defaultdict, float))  # seconds by part
     marks: set[str] = field(default_factory=set)  # `new epoch`, `evaluation`, `checkpoint`, `compilation`
 

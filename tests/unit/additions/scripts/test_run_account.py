@@ -10,6 +10,7 @@ from perfkit.additions.scripts import run_account, startup
 from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, STEPS
 from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Script, ScriptStep
+from perfkit.additions.scripts.watching import trend_of
 from tests.support.settings import settings
 
 
@@ -81,6 +82,20 @@ def test_steps_have_their_numbers_in_the_run_where_none_is_plain():
     kept.on_end()
     found = kept.account(started=10.0, began=14.0)
     assert [each.number for each in found.plain] == [41, 42, 43] and found.epochs == [41, 42]
+
+
+def test_where_no_step_is_plain_those_that_get_longer_on_a_busy_machine_are_no_trend(monkeypatch):
+    """Each needs as much of a core as the others: other programs take more and more of the cores."""
+    script = script_of()
+    kept = RunAccount(script)
+    for at in range(40):
+        monkeypatch.setattr(run_account, "cpu_clock", lambda now=at + 1.0: now)
+        script.steps.count += 1
+        marks = ["evaluation", "new epoch"] if at % 20 == 0 else ["evaluation"]
+        kept.on_steps([step(2.0 + at % 20, *marks, forward=1.0 + at % 20)])
+    found = kept.account(started=10.0, began=14.0)
+    assert trend_of(found)[0].kind == "saw-tooth"
+    assert trend_of(found, is_disturbed=True) == (None, "")
 
 
 def test_workers_that_are_ended_in_a_step_are_of_the_start_of_an_epoch():
