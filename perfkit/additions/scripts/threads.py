@@ -1,5 +1,6 @@
 """Threads of the script's own that compute while it trains: they share the interpreter, and the cores."""
 
+import keyword
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from perfkit.process.failures import is_users
 
 LIMIT = limits("threads")
 _WAITS = re.compile(r"(while|if)\b.*:|pass\b|continue\b")
+_CALLS = re.compile(r"(\w+) ?\(")
 
 
 class Threads:
@@ -27,7 +29,8 @@ class Threads:
         self._script = script
         self._began = clock()
         self._used = _cpu_s()
-        self._seen = dict[int, Counter[str]]()  # lines, by the thread's number in the system
+        # Lines, and the functions of libraries that they called, by the thread's number in the system.
+        self._seen = dict[int, Counter[tuple[str, str]]]()
 
     def look(self) -> None:
         """Notes where each of them is."""
@@ -36,23 +39,36 @@ class Threads:
             frame: Any = frames.get(thread.ident or 0)
             if thread.ident == self._script.steps.trainer or thread.native_id is None:
                 continue
+            called = ""
             while frame and not is_users(frame.f_code.co_filename):
+                called = frame.f_code.co_name
                 frame = frame.f_back
             if frame:
                 file = self._script.place(os.path.realpath(frame.f_code.co_filename))
                 place = f"{file}:{frame.f_lineno}"
-                self._seen.setdefault(thread.native_id, Counter())[place] += 1
+                self._seen.setdefault(thread.native_id, Counter())[place, called] += 1
 
     def busy(self) -> Iterator[BusyThread]:
         """Those that have used much of a core."""
         passed_s = clock() - self._began
         used = _cpu_s()
-        for number, places in self._seen.items():
+        for number, seen in self._seen.items():
             core = (used.get(number, 0.0) - self._used.get(number, 0.0)) / passed_s
             if core >= LIMIT.much_of_core:
-                ((place, _),) = places.most_common(1)
-                waiting = sum(count for each, count in places.items() if _WAITS.match(text_at(each)))
-                yield BusyThread(place, min(1.0, core), waiting >= LIMIT.mostly * places.total())
+                places = Counter[str]()
+                for (place, _), count in seen.items():
+                    places[place] += count
+                ((most, _),) = places.most_common(1)
+                asking = sum(
+                    count for (place, called), count in seen.items() if _asks(text_at(place), called)
+                )
+                yield BusyThread(most, min(1.0, core), asking >= LIMIT.mostly * seen.total())
+
+
+def _asks(text: str, called: str) -> bool:
+    """Whether a line only asks whether something has come: it has no call that may compute."""
+    calls = {called, *_CALLS.findall(text)} - {"", *keyword.kwlist}
+    return bool(_WAITS.match(text)) and calls <= {*LIMIT.questions}
 
 
 def _cpu_s() -> dict[int, float]:
