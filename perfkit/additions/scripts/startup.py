@@ -2,14 +2,25 @@
 
 import _thread
 import threading
+from types import FrameType
 from typing import Any
 
 from perfkit.additions.scripts.messages import limits
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import Line, Sampler, lines
+from perfkit.additions.shared.lines import Line, Sampler, Spot, lines
 
 LIMIT = limits("startup")
+
+
+class ShallowSampler(Sampler):
+    """Gives up deep stacks: the thread that is looked at has to wait meanwhile."""
+
+    def stack(self, frame: FrameType) -> tuple[Spot, ...]:
+        outer: FrameType | None = frame
+        for _ in range(LIMIT.deepest):
+            outer = outer and outer.f_back
+        return () if outer else super().stack(frame)
 
 
 class StartUp:
@@ -17,7 +28,7 @@ class StartUp:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._sampler = Sampler(lambda: "before the first step", script.place)
+        self._sampler = ShallowSampler(lambda: "before the first step", script.place)
         self._main = threading.get_ident()
         self._pause: Any = threading.Event()  # nobody sets it: a script may replace `time.sleep`
         _thread.start_new_thread(self._look, ())  # a script may wait for all others that `threading` knows

@@ -1,5 +1,6 @@
 """The parts of a run add up, whatever else is in a step."""
 
+import sys
 import threading
 from collections import defaultdict
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, COMPILING, 
 from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.watching import trend_of
+from perfkit.additions.shared.lines import Sampler
 from tests.support.settings import settings
 
 
@@ -147,3 +149,17 @@ def test_who_waits_for_all_other_threads_does_not_wait_for_that_look():
     startup.StartUp(script)
     assert threading.enumerate() == before
     script.steps.began_at = 1.0
+
+
+def test_a_deep_recursion_before_the_first_step_is_not_looked_at(monkeypatch):
+    """To walk its stack takes as long as what it does."""
+    walked = []
+    monkeypatch.setattr(Sampler, "stack", lambda _, frame: walked.append(frame))
+    sampler = startup.ShallowSampler(str, str)
+
+    def look(depth):
+        return look(depth - 1) if depth else sampler.stack(sys._getframe())
+
+    assert look(startup.LIMIT.deepest) == () and not walked
+    look(1)
+    assert len(walked) == 1
