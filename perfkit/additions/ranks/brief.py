@@ -129,7 +129,7 @@ class RankUpdates(OfRank, Updates):
         if not self._brief.is_on or steps.in_backward:
             super()._backward(plain, tensors, *args, **kwargs)
             return
-        script.tell(Callback.on_backward)
+        steps.take_given()
         self._unscaled = None
         steps.in_backward = True
         try:

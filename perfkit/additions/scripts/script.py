@@ -70,6 +70,7 @@ class StepDetector:
         self.in_backward = False
         self.trainer = threading.main_thread().ident or 0  # which trains: with Ray, it is another thread
         self.last: object = None  # what changes the weights last in each step, as `updated` is told
+        self.given = 0  # samples of the largest input of a model, for the next backward pass
         self._fed = dict[object, int]()  # samples by what changes the weights in a step, in its order
         self._first: ScriptStep | None = None
         self._is_over = False  # whether the step under way ends once something else begins
@@ -101,6 +102,11 @@ class StepDetector:
             self.begin()
         elif not self.in_backward:
             self._end()
+
+    def take_given(self) -> None:
+        """A backward pass begins, for what models were given."""
+        self.now.forward_samples += self.given
+        self.given = 0
 
     def feed(self, by: object) -> None:
         """Those samples that no other has taken were for this change of the weights."""

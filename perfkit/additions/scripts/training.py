@@ -30,7 +30,6 @@ class Models(Callback):
         self.is_compiled = False
         self._trained_in_eval = set[nn.Module]()  # gradients have come back through them in that mode
         self._device_type = "cpu"  # a script's own answer would list all parameters
-        self._fed = 0  # samples of the largest input for the next backward pass
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
         self._rows = Counter[int]()  # of inputs of its layers that are [batch, features]
         hooks.listen(self, "models")
@@ -105,17 +104,18 @@ class Models(Callback):
         if script.toggles.get("amp") == "bf16":
             call = functools.partial(self._in_bf16, call)
         output = script.do("forward", call, *args, **kwargs)
-        if not self._fed:
+        if not steps.given:
             script.tell(Callback.on_input, args or kwargs)
         self._feed(args or kwargs)
         return output
 
     def _feed(self, given: Any) -> None:
         """Counts what a model was called with; the first such call since a backward pass counts for all."""
+        steps = self._script.steps
         tensor = first_tensor(given)
-        if tensor is not None and not self._fed:
-            self._script.steps.now.elements += tensor.numel()
-        self._fed = max(self._fed, samples(tensor, self._batch))
+        if tensor is not None and not steps.given:
+            steps.now.elements += tensor.numel()
+        steps.given = max(steps.given, samples(tensor, self._batch))
 
     def _in_bf16(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(self._device_type, dtype=torch.bfloat16):
@@ -149,8 +149,7 @@ class Models(Callback):
         return output
 
     def on_backward(self) -> None:
-        self._script.steps.now.forward_samples += self._fed
-        self._fed = 0
+        self._script.steps.take_given()
 
     def _examined(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script

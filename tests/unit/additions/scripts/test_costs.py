@@ -77,7 +77,7 @@ def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
     """With hundreds of them that takes as long as small kernels do, on the side with the switch alone."""
     model = torch.nn.Linear(3, 2)
     models = Models.__new__(Models)
-    models._script, models._device_type, models._fed, models._batch = script, "cpu", 0, 0
+    models._script, models._device_type, models._batch = script, "cpu", 0
     monkeypatch.setattr(Script, "parameters", lambda script: pytest.fail("they were listed"))
     script.steps.are_first = False  # these are examined
     inside = []
@@ -88,7 +88,7 @@ def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
 
     output = models._called(model, call, torch.ones(4, 3))
     assert inside == [True] and output.dtype == torch.float32
-    assert models._fed == 4
+    assert script.steps.given == 4
 
 
 def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed():
