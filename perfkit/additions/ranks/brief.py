@@ -60,18 +60,19 @@ class BriefSteps(Callback):
         """An optimizer has made a usual step."""
         steps = self._script.steps
         steps.now.updated = steps.now.spent["optimizer"]
-        trained = trained_by(optimizer)
+        is_loaded = steps.is_loaded and steps.now.samples > 0  # as in most scripts: its samples are known
+        if not is_loaded:
+            steps.feed(trained_by(optimizer))
         if optimizer is not self._last:
-            steps.feed(trained)
             return
         if self._graphs != compiled_graphs():  # which `Script` notes
             self.note_all()
-            steps.updated(trained)
+            steps.updated(trained_by(optimizer))
             return
-        steps.feed(trained)
         ended = steps.now
         ended.seconds = clock() - steps.since
-        steps.count_samples([ended])
+        if not is_loaded:
+            steps.count_samples([ended])
         steps.count += 1
         self._noted(ended)
         steps.now = ScriptStep()

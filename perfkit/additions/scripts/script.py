@@ -74,7 +74,7 @@ class StepDetector:
         self._fed = dict[object, int]()  # samples by what changes the weights in a step, in its order
         self._first: ScriptStep | None = None
         self._is_over = False  # whether the step under way ends once something else begins
-        self._is_loaded = True  # whether each step has had a batch: else one that is loaded serves several
+        self.is_loaded = True  # whether each step has had a batch: else one that is loaded serves several
 
     def begin(self) -> None:
         """Something begins that is part of a step; only here ends one that is made within a backward pass."""
@@ -117,8 +117,8 @@ class StepDetector:
         """Gives each of the steps that end now its samples."""
         fed = max(self._fed.values()) // len(steps)  # optimizers share a batch
         for step in steps:
-            self._is_loaded = self._is_loaded and step.samples > 0
-            if not self._is_loaded:
+            self.is_loaded = self.is_loaded and step.samples > 0
+            if not self.is_loaded:
                 step.samples = fed or step.samples or self._usual
         self._fed = dict.fromkeys(self._fed, 0)
 
