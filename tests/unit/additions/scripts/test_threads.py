@@ -115,4 +115,4 @@ def test_a_thread_that_mostly_waits_is_nothing(run):
 def test_the_thread_that_trains_is_none_of_them():
     watched = Threads(Script(settings(), None))
     watched.look()
-    assert not watched._seen
+    assert threading.get_native_id() not in watched._seen  # threads of other tests may live on
