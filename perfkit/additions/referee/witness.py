@@ -11,7 +11,7 @@ from msgspec import structs
 from perfkit.additions.referee.behaviour import LIMIT, MOVES_AFTER, PER_STEP, WITNESS, Behaviour, is_kept
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import COMPILING, START
-from perfkit.additions.scripts.script import Callback, Script, ScriptStep
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep, weights_of
 from perfkit.additions.shared.tensors import first_tensor, graph
 from perfkit.worker.checks import dtype_name
 
@@ -70,7 +70,7 @@ class Witness(Callback):
         self._look_at_weights()
         reached = None
         if self._leaves:
-            updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
+            updated = set(map(id, weights_of(script.groups()))) or self._leaves.keys()
             reached = sum(size for leaf, size in self._leaves.items() if leaf in updated)
             self._look_at = number + (1 if number < LIMIT.looked_at else self._random.randint(1, LIMIT.apart))
         self._note(set().union(*(step.marks for step in steps)))

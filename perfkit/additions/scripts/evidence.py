@@ -4,6 +4,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import itertools
 import os
 import re
 import statistics
@@ -22,11 +23,11 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from perfkit.additions.scripts import hooks, messages, run_account
-from perfkit.additions.scripts.inputs import lasting, mostly_zeros, paddings
+from perfkit.additions.scripts.inputs import ZerosFound, paddings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
 from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, lines_of, of_one_step
-from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing, weights_of
 from perfkit.additions.scripts.threads import Threads
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, Times, called, lines, places
@@ -56,7 +57,7 @@ class Inquiry(Callback):
         self.rows: Rows | None = None
         self.trained = set[int]()  # weights that were not frozen when an optimizer came to them, by `id`
         self.padding: list[tuple[float, float, int]] = []
-        self.zeros = dict[int, tuple[int, int, float] | None]()  # of a matrix, see `Evidence`, by the step
+        self.zeros = ZerosFound()
         self.operators: OperatorTimes | None = None  # is told of backward passes in one step
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
@@ -89,7 +90,7 @@ class Inquiry(Callback):
     def _cleared(self, plain: Any, holder: Any, *args: Any, **kwargs: Any) -> Any:
         if self.operators:
             is_model = isinstance(holder, nn.Module)
-            weights = [*holder.parameters()] if is_model else _weights_of(holder)
+            weights = [*holder.parameters()] if is_model else weights_of(holder.param_groups)
             self._look(self.operators.cleared, weights)
         return plain(holder, *args, **kwargs)
 
@@ -106,20 +107,16 @@ class Inquiry(Callback):
         try:
             self._script.do(_LOOKS, function, *about)
         except Exception as problem:
-            self._script.note(
-                f"a look at the script failed, so something may be missing here: {problem!r:.200}"
-            )
+            self._script.note(f"a look at the script failed, so something may be missing: {problem!r:.200}")
 
     def _look_at_input(self, given: Any) -> None:
-        step = self._script.steps.count
-        if step not in self.zeros and len(self.zeros) < LIMIT.looks_at_zeros:
-            buffers = [buffer for model in self._script.model for buffer in model.buffers()]
-            self.zeros[step] = next(mostly_zeros([*tensors(given), *buffers]), None)
+        matrices = itertools.chain(tensors(given), self._script.model.buffers())
+        self.zeros.look(self._script.steps.count, matrices)
         self.padding.append(max(paddings(given), default=(0.0, 0.0, 0)))
 
     def on_gradients(self, optimizer: Any) -> None:
         if self.operators:
-            self._look(self.operators.taken, _weights_of(optimizer))
+            self._look(self.operators.taken, weights_of(optimizer.param_groups))
         if not is_capturing():
             self._look(self._look_at_weights)
 
@@ -146,10 +143,6 @@ class Inquiry(Callback):
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         self._visited.clear()
-
-
-def _weights_of(optimizer: Any) -> list[Any]:
-    return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
 def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
@@ -197,7 +190,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         nodes=inquiry.nodes,
         again=inquiry.visits_again / max(1, inquiry.visits),
         rows=inquiry.rows,
-        zeros=lasting([*inquiry.zeros.values()]),
+        zeros=inquiry.zeros.lasting(),
         padding=statistics.median_low(inquiry.padding or [(0.0, 0.0, 0)]),
         parametrized=parametrized,
         shapes=len(inquiry.shapes),
@@ -423,7 +416,7 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor], trained: Contai
         {key: group[key] for key in sorted({*group} - {"params", "param_names"})} for group in script.groups()
     ]
     known: dict[str, Any] = {"groups": len(groups), "group_kinds": len({repr(each) for each in groups})}
-    own = {id(weight) for group in script.groups() for weight in group["params"]}
+    own = set(map(id, weights_of(script.groups())))
     if not own & before.keys():  # the script trains by something else, or by copies
         return known
     now = _first_values(script)

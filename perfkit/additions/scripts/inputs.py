@@ -16,11 +16,29 @@ Zeros = tuple[int, int, float]
 
 def _is_plain(tensor: Any) -> bool:
     """Whether its numbers can be looked at: it is a plain tensor, and not within `torch.func`."""
-    is_own = type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer)
-    has_numbers = is_own and tensor.layout == torch.strided and tensor.device.type != "meta"
-    return (
-        has_numbers and not tensor.is_nested and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
+    if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer) or tensor.is_nested:
+        return False
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout == torch.strided and tensor.device.type != "meta" and not is_wrapped
+
+
+class ZerosFound:
+    """What is found of matrices that are nearly all zeros, in the first steps that are looked at."""
+
+    def __init__(self) -> None:
+        self._found = dict[int, Zeros | None]()  # by the step
+
+    def look(self, step: int, matrices: Iterable[torch.Tensor]) -> None:
+        if step not in self._found and len(self._found) < LIMIT.looks_at_zeros:
+            self._found[step] = next(mostly_zeros(matrices), None)
+
+    def lasting(self) -> Zeros | None:
+        """What was found alike in all of them; a memory that fills has more numbers from step to step."""
+        known = [each for each in self._found.values() if each]
+        if len(known) < LIMIT.looks_at_zeros or len({each[:2] for each in known}) > 1:
+            return None
+        parts = [part for _, _, part in known]
+        return known[-1] if max(parts) <= LIMIT.alike * min(parts) else None
 
 
 def mostly_zeros(matrices: Iterable[torch.Tensor]) -> Iterator[Zeros]:
@@ -30,15 +48,6 @@ def mostly_zeros(matrices: Iterable[torch.Tensor]) -> Iterator[Zeros]:
             part = float(torch.count_nonzero(each) / each.numel())
             if part <= LIMIT.few_numbers:
                 yield len(each), each.shape[1], part
-
-
-def lasting(found: list[Zeros | None]) -> Zeros | None:
-    """What was found in each of some steps alike; a memory that fills has more numbers from step to step."""
-    known = [each for each in found if each]
-    if len(known) < LIMIT.looks_at_zeros or len({each[:2] for each in known}) > 1:
-        return None
-    parts = [part for _, _, part in known]
-    return known[-1] if max(parts) <= LIMIT.alike * min(parts) else None
 
 
 def paddings(given: Any) -> Iterator[tuple[float, float, int]]:

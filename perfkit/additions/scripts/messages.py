@@ -189,14 +189,11 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class BusyThread(msgspec.Struct, frozen=True):
-    """A thread of the script's own: the line that it was at most often, the part of a core that it used.
+    """A thread of the script's own that is busy: `busy_threads` of `evidence` in docs/json.md."""
 
-    `spins`: whether that line only asks again and again.
-    """
-
-    place: str
-    core: float
-    spins: bool
+    place: str  # the line that it was at most often
+    core: float  # the part of a core that it used
+    spins: bool  # whether it only asks again and again there
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

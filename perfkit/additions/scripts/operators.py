@@ -17,7 +17,7 @@ import torch
 from perfkit.additions.scripts.messages import AGAIN, OWN, limits
 from perfkit.additions.scripts.script import Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import Line, Times, text_at
+from perfkit.additions.shared.lines import Line, Place, Times, text_at
 from perfkit.additions.shared.tensors import graph
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import compiled_graphs, synchronize
@@ -25,9 +25,6 @@ from perfkit.worker.checks import compiled_graphs, synchronize
 LIMIT = limits("evidence")
 BOTH_PASSES = "forward and backward"
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)')
-
-Place = tuple[str, int]
-"""A file and a line."""
 
 Function = tuple[str, str]
 """A file, and the name of a function in it."""
@@ -61,8 +58,8 @@ class _Pass:
         for at, each in enumerate(self.operators):
             for before in each.leads_to:
                 users[before].append(at)
-        ends = [at for at, each in enumerate(self.operators) if each.weight is not None]
-        found = [at for at in ends if self.operators[at].weight not in self.thrown_away]
+        no_use = {None, *self.thrown_away}
+        found = [at for at, each in enumerate(self.operators) if each.weight not in no_use]
         needed = set[int]()
         while found:
             needed |= set(found)
@@ -148,11 +145,6 @@ class OperatorTimes:
                     self.in_vain[operator.called_at] += operator.seconds
         self._passes.clear()
 
-    def clear(self) -> None:
-        """Forgets a step of which nothing can be said."""
-        self.seconds.clear()
-        self.in_vain.clear()
-
     def _made_at(self, node: Any) -> Iterator[tuple[Place, Function]]:
         """The user's lines that led to an operator, the innermost first, with their functions."""
         for text in reversed(node.metadata.get("traceback_", [])):
@@ -201,8 +193,9 @@ def of_one_step(times: OperatorTimes) -> Generator[None, ScriptStep, None]:
     finally:
         look_for_anomalies(False)
         times.stop()
-    if step.marks or times.are_too_many:
-        times.clear()
+    if step.marks or times.are_too_many:  # nothing can be said of it
+        times.seconds.clear()
+        times.in_vain.clear()
 
 
 def lines_of(times: OperatorTimes, looks: Times) -> list[Line]:
@@ -210,7 +203,7 @@ def lines_of(times: OperatorTimes, looks: Times) -> list[Line]:
     forward = defaultdict[Place, float](float)
     for (part, stack), spent in looks.items():
         if stack and part in ("forward", OWN):
-            forward[stack[-1].file, stack[-1].line] += spent
+            forward[stack[-1].place] += spent
     backward = _as_looked(times.seconds, times, looks)
     found = [_line(BOTH_PASSES, place, forward[place] + spent) for place, spent in backward.items()]
     least = LIMIT.least_of_passes * sum(looks.values())

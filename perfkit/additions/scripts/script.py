@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,6 +156,11 @@ class Callback:
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured: nothing may wait, and no operator has a result."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def weights_of(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """The weights in groups of optimizers."""
+    return [weight for group in groups for weight in group["params"]]
 
 
 def pins(loader: Any) -> bool:
@@ -304,7 +309,7 @@ class Script(Callback):
         return [part for model in self.model for part in model.modules()]
 
     def parameters(self) -> list[nn.Parameter]:
-        return list(self.model.parameters()) or [p for group in self.groups() for p in group["params"]]
+        return list(self.model.parameters()) or weights_of(self.groups())
 
     @property
     def device(self) -> torch.device:

@@ -55,14 +55,17 @@ class Threads:
         for number, seen in self._seen.items():
             core = (used.get(number, 0.0) - self._used.get(number, 0.0)) / passed_s
             if core >= LIMIT.much_of_core:
-                places = Counter[str]()
-                for (place, _), count in seen.items():
-                    places[place] += count
-                ((most, _),) = places.most_common(1)
-                asking = sum(
-                    count for (place, called), count in seen.items() if _asks(text_at(place), called)
-                )
-                yield BusyThread(most, min(1.0, core), asking >= LIMIT.mostly * seen.total())
+                yield _busy(seen, min(1.0, core))
+
+
+def _busy(seen: Counter[tuple[str, str]], core: float) -> BusyThread:
+    looks = Counter[str]()  # by the line
+    asking = 0
+    for (place, called), count in seen.items():
+        looks[place] += count
+        if _asks(text_at(place), called):
+            asking += count
+    return BusyThread(max(looks, key=looks.__getitem__), core, asking >= LIMIT.mostly * looks.total())
 
 
 def _asks(text: str, called: str) -> bool:

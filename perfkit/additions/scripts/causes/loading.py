@@ -24,8 +24,10 @@ def _files(seen: Symptoms) -> Found:
 
 def _archives(seen: Symptoms) -> Found:
     data = seen.evidence.data
+    if not (data and data.archives):
+        return
     for line, share in seen.loading_lines():
-        if data and data.archives and LIMIT.reads_array in line.calls and share >= LEAST / 2:
+        if LIMIT.reads_array in line.calls and share >= LEAST / 2:
             yield _CAUSES.found("array_of_archive", line.where, share, text=line.text, names=data.archives)
 
 

@@ -4,15 +4,7 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Found
 from perfkit.additions.scripts import messages
-from perfkit.additions.scripts.messages import (
-    BETWEEN,
-    CHECKPOINTS,
-    EPOCHS,
-    EVALUATION,
-    LEAST,
-    START,
-    Symptoms,
-)
+from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, EPOCHS, EVALUATION, LEAST, Symptoms
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
@@ -81,11 +73,13 @@ def _between_steps(seen: Symptoms) -> Found:
 def _start(seen: Symptoms) -> Found:
     """What takes long before the first step: it comes only once, so in a long run it is nothing."""
     run = seen.run
-    rest_s = max(run.seconds - run.parts.get(START, 0.0), 1e-9)
-    for line in run.start_lines[:1]:
-        if line.seconds >= LIMIT.long_start_s and not line.text.startswith(("import ", "from ")):
-            told = _CAUSES.found("start", line.where, seen=seen, line=line)
-            yield structs.replace(told, urgency=min(LIMIT.of_start, LIMIT.of_start * line.seconds / rest_s))
+    rest_s = max(run.seconds - run.parts.get(messages.START, 0.0), 1e-9)
+    if not run.start_lines:
+        return
+    line = run.start_lines[0]
+    if line.seconds >= LIMIT.long_start_s and not line.text.startswith(("import ", "from ")):
+        told = _CAUSES.found("start", line.where, seen=seen, line=line)
+        yield structs.replace(told, urgency=LIMIT.of_start * min(1.0, line.seconds / rest_s))
 
 
 CAUSES = (_start, _evaluation, _starts_of_epochs, _checkpoints, _between_steps)

@@ -91,7 +91,8 @@ def _in_steps(seen: Symptoms) -> Found:
     share = evidence.again * seen.share_of("backward")
     if share >= LEAST / 2 and (where := seen.site("retain_graph")):
         yield _CAUSES.found("backward_again", where, share, seen=seen)
-    for line in evidence.in_vain[:1]:
+    if evidence.in_vain:
+        line = evidence.in_vain[0]
         share = seen.of_run(line.seconds)
         if share >= LEAST / 2:
             yield _CAUSES.found("gradients_in_vain", line.where, share, line=line)
@@ -117,10 +118,12 @@ def _in_steps(seen: Symptoms) -> Found:
 
 def _zeros(seen: Symptoms) -> Found:
     """A matrix of zeros, if a product is what takes most of both passes."""
-    for line in seen.evidence.operators[:1]:
-        if seen.evidence.zeros and re.search(LIMIT.product, line.text):
-            rows, columns, part = seen.evidence.zeros
-            yield _CAUSES.found("mostly_zeros", line.where, line=line, rows=rows, columns=columns, part=part)
+    if not (seen.evidence.zeros and seen.evidence.operators):
+        return
+    line = seen.evidence.operators[0]
+    rows, columns, part = seen.evidence.zeros
+    if re.search(LIMIT.product, line.text):
+        yield _CAUSES.found("mostly_zeros", line.where, line=line, rows=rows, columns=columns, part=part)
 
 
 def _calls_model(seen: Symptoms, line: Line, evaluation: str) -> bool:

@@ -1159,9 +1159,14 @@ def test_what_is_within_a_function_transform_is_not_looked_at():
     ("parts", "lasts"),
     [([0.002, 0.002], True), ([0.002, 0.004], False), ([0.002, None], False), ([0.002], False)],
 )
-def test_a_matrix_of_zeros_stays_one(parts, lasts):
-    found = [(4000, 4000, part) if part else None for part in parts]
-    assert bool(inputs.lasting(found)) == lasts
+def test_a_matrix_of_zeros_stays_one(parts, lasts, monkeypatch):
+    zeros = iter([(4000, 4000, part) if part else None for part in parts])
+    monkeypatch.setattr(inputs, "mostly_zeros", lambda matrices: filter(None, [next(zeros)]))
+    found = inputs.ZerosFound()
+    for step in range(len(parts)):
+        found.look(step, [])
+        found.look(step, [])  # a step is looked at once
+    assert bool(found.lasting()) == lasts
 
 
 def test_what_a_look_raises_is_noted_and_the_script_goes_on(monkeypatch):
