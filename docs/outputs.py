@@ -26,7 +26,7 @@ from playwright.sync_api import Page, sync_playwright
 from docs.colours import reduced
 from docs.learner import Learner
 from perfkit.additions.my_train.steps import NAME
-from perfkit.ladder.catalogue import KEPT
+from perfkit.ladder.catalogue import ALL_KEPT
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.show.sentences import DISTURBED
@@ -76,7 +76,7 @@ def execute(source: Path, page: Page) -> Any:
     """A chapter with outputs that need no kernel, no script and no drawing by the page."""
     notebook, depends_on = jupytext.read(source), state(source)
     device = RECIPES.get(source.stem[:2], "device='cpu'")
-    recipe = next(run.recipe for run in recordings.find("cpu-quick") if run.stage == KEPT)
+    recipe = next(run.recipe for run in recordings.find("cpu-quick") if run.stage == ALL_KEPT)
     kept = {name: here for name, (here, _) in Recipe.from_dict(recipe).diff(Recipe()).items()}
     played = None if source.stem[:2] in CONTROLS else f"recorded:{depends_on['recording']}"
     first = (

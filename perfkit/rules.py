@@ -23,13 +23,13 @@ class Target:
     compiler: bool = True
     glibc: bool = True
     cores: int | None = None  # for loading data, if the host is not this machine
-    own: Mapping[str, Value] = field(default_factory=dict)
+    defaults: Mapping[str, Value] = field(default_factory=dict)
     """Defaults that replace torch's, such as the values that a script sets itself."""
     refuses: Callable[[str, Recipe], str] = lambda name, recipe: ""
     """Returns why a source of runs cannot set a switch as a recipe does; empty if it can."""
 
     def default(self, name: str) -> Value:
-        return self.own.get(name, switches()[name].default)
+        return self.defaults.get(name, switches()[name].default)
 
 
 def why_not(name: str, recipe: Recipe, target: Target) -> str:

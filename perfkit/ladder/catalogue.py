@@ -240,9 +240,9 @@ def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactnes
 
 
 SO_FAR = "kept_so_far"  # the first row of a group: all stages kept before it in one training
-KEPT = "kept"  # the last row: everything that was kept, measured in new processes
+ALL_KEPT = "kept"  # the last row: everything that was kept, measured in new processes
 
-NOT_STAGES = (AGAIN, SO_FAR, KEPT)  # the rows of a ladder that are not stages
+NOT_STAGES = (AGAIN, SO_FAR, ALL_KEPT)  # the rows of a ladder that are not stages
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from perfkit.ladder.catalogue import DEAR, KEPT, SO_FAR, TOGETHER, Stage, StopRule, groups
+from perfkit.ladder.catalogue import ALL_KEPT, DEAR, SO_FAR, TOGETHER, Stage, StopRule, groups
 from perfkit.recipe import Recipe
-from perfkit.results import Decision, Pairing, Rounds, Run, RunStore, keep, stats
+from perfkit.results import Decision, Rounds, Run, RunStore, keep, stats
 from perfkit.results.run import continued, with_rate_of
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Session, Source, Study
@@ -51,14 +51,14 @@ def with_earlier(runs: Sequence[Run], earlier: Sequence[Run]) -> list[Run]:
     If one was stopped before it had further rounds, all of them are the earlier ones: the others would be
     compared with runs that are not there.
     """
-    joined: list[Run] = []
+    continued_runs: list[Run] = []
     for run in runs:
-        before = next((each for each in earlier if _continues(run, each)), None)
+        before = next((other for other in earlier if _continues(run, other)), None)
         if before and run.status == "cancelled":
             return list(earlier)
         whole = continued(before, run) if before and run.status == "ok" else run
-        joined.append(with_rate_of(whole, joined[0]) if joined else whole)
-    return joined
+        continued_runs.append(with_rate_of(whole, continued_runs[0]) if continued_runs else whole)
+    return continued_runs
 
 
 def _continues(run: Run, before: Run) -> bool:
@@ -70,47 +70,45 @@ def _runs_of(session: Session, earlier: Sequence[Run]) -> Iterator[Run]:
     source = session.source
     ladder = source.plan.ladder
     if not ladder.recipes and len(ladder.stages) > 1:
-        yield from _Climb(session).runs()
+        if source.is_costly:
+            yield from _Climb(session, groups(ladder.stages)).runs()
+        else:
+            yield from _DirectClimb(session, [[name] for name in ladder.stages]).runs()
         return
-    rows = staging.all_stages(source)
-    if ladder.below and rows[-1].reason:  # there is nothing to compare it with
-        rows = rows[-1:]
-    if sum(not stage.reason for stage in rows) > 1 and _repeats(source):
-        rows = [*rows, staging.again(rows[0])]
-    runs = session.measure(rows, source.plan.rule)
+    stages = staging.all_stages(source)
+    if ladder.below and stages[-1].reason:  # there is nothing to compare it with
+        stages = stages[-1:]
+    if sum(not stage.reason for stage in stages) > 1 and _repeats_baseline(source):
+        stages = [*stages, staging.again(stages[0])]
+    runs = session.measure(stages, source.plan.rule)
     yield from with_earlier(runs, earlier) if earlier else runs
 
 
 @dataclass(frozen=True)
-class Kept:
+class SoFar:
     """The stages that a climb has kept so far. The next group is built on them, and measured next to them."""
 
-    base: Run  # of the baseline
-    stage: Stage
-    runs: tuple[Run, ...]  # one of all its stages; several if those kept last have not been trained together
+    baseline: Run
+    stage: Stage  # with the changes of all of them
+    run: Run | None  # of all of them in one training; None if those kept last were only measured apart
     newest: tuple[Run, ...] = ()  # of the stages that were kept last, all of one group
-    below: tuple[Rounds, ...] = ()
+    gains: tuple[Rounds, ...] = ()
     """The rounds of every stage that is kept, each with those of what was kept before its group."""
 
-    @property
-    def is_combination(self) -> bool:
-        """Whether it has stages that were kept at the same time, and not measured together yet."""
-        return len(self.runs) > 1
+    def multiplied(self, run: Run) -> Run:
+        """A run of all these stages, which was measured without the baseline.
 
-    def measured(self, run: Run) -> "Kept":
-        """These stages with a run of all of them in one training, which is measured without the baseline.
-
-        Its ratio to that is what its stages have gained, one after the other, multiplied.
+        Its ratio to the baseline is what its stages have gained, one after the other, multiplied.
         """
-        of_first = self.newest[0].pairing("baseline")
-        if of_first and self.base.samples_per_s:
-            no_rounds = structs.asdict(Rounds([], []))
-            multiplied = structs.replace(of_first, **no_rounds, via=list(self.below))
-            run = with_rate_of(structs.replace(run, pairings=[multiplied]), self.base)
-        return replace(self, runs=(run,))
+        pairing = self.newest[0].pairing("baseline")
+        if not (pairing and self.baseline.samples_per_s):
+            return run
+        no_rounds = structs.asdict(Rounds([], []))
+        pairing = structs.replace(pairing, **no_rounds, via=list(self.gains))
+        return with_rate_of(structs.replace(run, pairings=[pairing]), self.baseline)
 
-    def extended(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "Kept":
-        """These stages, and those of a group that its decisions keep."""
+    def plus(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "SoFar":
+        """These stages, and those of a group that the decisions on its runs keep."""
         kept = {run.stage: run for run in runs if run.decision and run.decision.kept}
         for name in list(kept):
             for part in TOGETHER.get(name, ()):  # a plan may keep it, too
@@ -118,89 +116,80 @@ class Kept:
         if not kept:
             return self
         newest = tuple(kept.values())
-        stage = _together(self.stage, [stage for stage in candidates if stage.name in kept])
+        stage = _combined(self.stage, [stage for stage in candidates if stage.name in kept])
         pairings = [run.pairing("previous") for run in newest]
-        gained = [pairing.rounds for pairing in pairings if pairing]
-        return Kept(self.base, stage, newest, newest, below=(*self.below, *gained))
+        gains = [pairing.rounds for pairing in pairings if pairing]
+        run = newest[0] if len(newest) == 1 else None
+        return SoFar(self.baseline, stage, run, newest, (*self.gains, *gains))
 
 
 class _Climb:
     """A ladder that is climbed group by group.
 
-    Where measuring takes time, the stages of a group share rounds with what is kept. The baseline is measured
-    with the first group; later ones are compared with it by what was kept between. Where a run costs nothing,
-    each stage is a group, and is compared with the baseline directly.
+    The stages of a group share rounds with what is kept. The baseline is measured with the first group; later
+    groups are compared with it by way of what was kept between.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, groups: Sequence[Sequence[str]]) -> None:
         self._session = session
         self._source = session.source
-        self._is_direct = not session.source.is_costly
-        names = session.source.plan.ladder.stages
-        self._groups = [[name] for name in names] if self._is_direct else groups(names)
-        self._base = staging.first(self._source.plan, self._source.target)
+        self._groups = groups
+        self._baseline = staging.first(self._source.plan, self._source.target)
         self._time = _Time(self._source.plan.rule)
 
     def runs(self) -> Iterator[Run]:
         """Measures one group after the other, then the end; the run of the baseline comes first."""
-        candidates = self._candidates(0, self._base.recipe)
-        base, runs = self._measured(0, self._base, candidates)
-        kept = Kept(base, self._base, (base,))
-        judged = self._judged(runs, kept, base)
-        yield from (base, *judged)
-        kept = kept.extended(candidates, judged)
+        candidates = self._candidates(0, self._baseline.recipe)
+        baseline, *runs = self._measure(0, [self._baseline, *candidates])
+        so_far = SoFar(baseline, self._baseline, baseline)
+        judged = self._judged(runs, so_far, baseline)
+        yield from (baseline, *judged)
+        so_far = so_far.plus(candidates, judged)
         for number in range(1, len(self._groups)):
-            if self._goes_on(base):
-                kept, runs = self._group(number, kept)
+            if self._goes_on(baseline):
+                so_far, runs = self._group(number, so_far)
                 yield from runs
-        if kept.newest and self._goes_on(base) and _repeats(self._source):
-            yield from self._end(kept)
+        if so_far.newest and self._goes_on(baseline) and _repeats_baseline(self._source):
+            yield from self._end(so_far)
 
-    def _goes_on(self, base: Run) -> bool:
-        return base.status == "ok" and not self._session.stopped
+    def _goes_on(self, baseline: Run) -> bool:
+        return baseline.status == "ok" and not self._session.stopped
 
     def _candidates(self, number: int, before: Recipe) -> list[Stage]:
-        """The stages of a group, each on top of a recipe, and those that are two of them at once."""
+        """The stages of a group on top of a recipe, and those that are two of them at once."""
         plan = self._source.plan
 
         def stage(name: str) -> Stage:
             return staging.stage_of(plan, self._source.target, name, before, plan.ladder.changes)
 
-        found = [stage(name) for name in self._groups[number]]
+        candidates = [stage(name) for name in self._groups[number]]
         if plan.rule.rounds < stats.MIN_ROUNDS:  # no verdict could tell which of them to keep
-            return found
-        acting = {stage.name for stage in found if not stage.reason}
+            return candidates
+        acting = {stage.name for stage in candidates if not stage.reason}
         for name, parts in TOGETHER.items():
             if acting.issuperset(parts) and name not in plan.ladder.stages:
-                found.append(stage(name))
-        return found
+                candidates.append(stage(name))
+        return candidates
 
-    def _group(self, number: int, kept: Kept) -> tuple[Kept, list[Run]]:
+    def _group(self, number: int, so_far: SoFar) -> tuple[SoFar, list[Run]]:
         """Measures the stages of a group next to what is kept; returns what is kept then, and the runs."""
-        candidates = self._candidates(number, kept.stage.recipe)
+        candidates = self._candidates(number, so_far.stage.recipe)
         if all(stage.reason for stage in candidates):  # nothing is measured again for them
-            return kept, self._session.measure(candidates, self._source.plan.rule)
-        of_kept, of_candidates = self._measured(number, kept.stage, candidates)
-        told: list[Run] = []
+            return so_far, self._session.measure(candidates, self._source.plan.rule)
+        of_kept, *of_candidates = self._measure(number, [so_far.stage, *candidates])
+        rows: list[Run] = []
         if of_kept.status == "failed":
-            told = [of_kept]
-        elif kept.is_combination:
-            kept = kept.measured(of_kept)
-            told = list(kept.runs)
-        judged = self._judged(of_candidates, kept, of_kept if kept.is_combination else kept.runs[0])
-        return kept.extended(candidates, judged), [*told, *judged]
+            rows = [of_kept]
+        elif so_far.run is None:
+            of_kept = so_far.multiplied(of_kept)
+            so_far = replace(so_far, run=of_kept)
+            rows = [of_kept]
+        judged = self._judged(of_candidates, so_far, so_far.run or of_kept)
+        return so_far.plus(candidates, judged), [*rows, *judged]
 
-    def _measured(self, number: int, kept: Stage, candidates: Sequence[Stage]) -> tuple[Run, list[Run]]:
-        """The run of what is kept so far, and those of candidates that were measured together with it."""
-        if self._is_direct and kept is not self._base:
-            _, run, *runs = self._in_its_time(number, kept.recipe, [self._base, kept, *candidates])
-        else:
-            run, *runs = self._in_its_time(number, kept.recipe, [kept, *candidates])
-        return run, runs
-
-    def _in_its_time(self, number: int, kept: Recipe, stages: Sequence[Stage]) -> list[Run]:
-        """Measures stages in the share of a group, or of the end, of what time is left."""
-        rule, later_s = self._time.share(self._sides_from(number, kept))
+    def _measure(self, number: int, stages: Sequence[Stage]) -> list[Run]:
+        """Measures stages, what is kept first, in the share of a group or the end of what time is left."""
+        rule, later_s = self._time.share(self._sides_from(number, stages[0].recipe))
         with self._session.progress.part(number, len(self._groups) + 1, later_s):
             return self._session.measure(stages, rule)
 
@@ -214,21 +203,16 @@ class _Climb:
                 counts.append(1 + sum(parts))
         return [*counts, END_SIDES]
 
-    def _judged(self, runs: Sequence[Run], kept: Kept, previous: Run) -> list[Run]:
+    def _judged(self, runs: Sequence[Run], so_far: SoFar, previous: Run) -> list[Run]:
         """The runs of a group, compared with what is kept and with the baseline, and their decisions."""
-        self._time.note(runs)
-        judged = []
-        for run in runs:
-            pairings = [self._reaching(pairing, kept, previous) for pairing in run.pairings]
-            compared = structs.replace(run, pairings=pairings, decision=self._decision(run))
-            judged.append(compared if self._is_direct else with_rate_of(compared, kept.base))
-        return _chosen(judged)
+        self._time.extend_if_disturbed(runs)
+        decided = [structs.replace(run, decision=self._decision(run)) for run in runs]
+        return _chosen([self._compared(run, so_far, previous) for run in decided])
 
-    def _reaching(self, pairing: Pairing, kept: Kept, previous: Run) -> Pairing:
-        """A pairing with what is kept or, by way of what was kept before it, with the baseline."""
-        if pairing.role == "previous":
-            return structs.replace(pairing, against=previous.id)
-        return structs.replace(pairing, against=kept.base.id, via=[] if self._is_direct else list(kept.below))
+    def _compared(self, run: Run, so_far: SoFar, previous: Run) -> Run:
+        """A run, compared with the baseline by way of what was kept before it."""
+        run = _compared_with_rows(run, previous, so_far.baseline, so_far.gains)
+        return with_rate_of(run, so_far.baseline)
 
     def _decision(self, run: Run) -> Decision | None:
         plan = self._source.plan
@@ -239,18 +223,41 @@ class _Climb:
             return Decision(True, "plan")
         return Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
 
-    def _end(self, kept: Kept) -> Iterator[Run]:
+    def _end(self, so_far: SoFar) -> Iterator[Run]:
         """Measures everything kept against the baseline, and the baseline against itself."""
-        final = replace(kept.stage, name=KEPT, title="everything kept, measured again")
-        stages = [self._base, final, staging.again(self._base)]
-        first, *runs = self._in_its_time(len(self._groups), kept.stage.recipe, stages)
+        final = replace(so_far.stage, name=ALL_KEPT, title="everything kept, measured again")
+        stages = [self._baseline, final, staging.again(self._baseline)]
+        first, *runs = self._measure(len(self._groups), stages)
         if first.status == "failed":
             yield first
         for run in runs:
-            pairings = [structs.replace(each, against=kept.base.id) for each in run.pairings]
-            remarks = [] if run.is_again else _shortfall(run, kept.newest)
-            warnings = [*run.warnings, *remarks]
-            yield with_rate_of(structs.replace(run, pairings=pairings, warnings=warnings), kept.base)
+            remarks = [] if run.is_again else _shortfall(run, so_far.newest)
+            warned = structs.replace(run, warnings=[*run.warnings, *remarks])
+            compared = _compared_with_rows(warned, so_far.baseline, so_far.baseline)
+            yield with_rate_of(compared, so_far.baseline)
+
+
+class _DirectClimb(_Climb):
+    """A climb where a run costs nothing: every stage is measured with the baseline, and compared with it."""
+
+    def _measure(self, number: int, stages: Sequence[Stage]) -> list[Run]:
+        if stages[0] is self._baseline:
+            return super()._measure(number, stages)
+        return super()._measure(number, [self._baseline, *stages])[1:]
+
+    def _compared(self, run: Run, so_far: SoFar, previous: Run) -> Run:
+        return _compared_with_rows(run, previous, so_far.baseline)
+
+
+def _compared_with_rows(run: Run, previous: Run, baseline: Run, via: Sequence[Rounds] = ()) -> Run:
+    """A run whose pairings name these rows of the ladder, in place of the runs that shared its rounds."""
+    pairings = []
+    for pairing in run.pairings:
+        if pairing.role == "previous":
+            pairings.append(structs.replace(pairing, against=previous.id))
+        else:
+            pairings.append(structs.replace(pairing, against=baseline.id, via=list(via)))
+    return structs.replace(run, pairings=pairings)
 
 
 class _Time:
@@ -264,7 +271,7 @@ class _Time:
         self._limit_s = self._budget.ladder_s if self._budget else None
         self._began = time.monotonic()
 
-    def note(self, runs: Sequence[Run]) -> None:
+    def extend_if_disturbed(self, runs: Sequence[Run]) -> None:
         """Gives the ladder more time if other programs spoiled rounds."""
         if self._budget and any(run.disturbed is not None for run in runs):
             self._limit_s = self._budget.noisy_ladder_s
@@ -283,25 +290,25 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
 
     It is the fastest by its ratio: if chance decides between two that help, little is lost.
     """
-    found = {run.stage: run for run in runs}
+    by_stage = {run.stage: run for run in runs}
     for name, parts in TOGETHER.items():
-        if name not in found:  # it was not tried in this group: the two may add up
+        if name not in by_stage:  # it was not tried in this group: the two may add up
             continue
         gains: dict[str, float] = {}
         for stage in (name, *parts):
-            run = found.get(stage)
+            run = by_stage.get(stage)
             ratio = run.speedup("previous") if run else None
             if run and ratio and run.decision == Decision(True, "climb"):
                 gains[stage] = ratio.ratio
         best = max(gains, key=gains.__getitem__, default="")
         for stage in gains:
             if stage != best:
-                dropped = Decision(False, "climb", f"{found[best].title} is faster")
-                found[stage] = structs.replace(found[stage], decision=dropped)
-    return list(found.values())
+                dropped = Decision(False, "climb", f"{by_stage[best].title} is faster")
+                by_stage[stage] = structs.replace(by_stage[stage], decision=dropped)
+    return list(by_stage.values())
 
 
-def _together(before: Stage, kept: Sequence[Stage]) -> Stage:
+def _combined(before: Stage, kept: Sequence[Stage]) -> Stage:
     """The recipe that was kept before with the changes of several stages."""
     recipe = before.recipe
     for stage in kept:
@@ -310,15 +317,16 @@ def _together(before: Stage, kept: Sequence[Stage]) -> Stage:
     return Stage(SO_FAR, "kept so far", recipe)
 
 
-def _shortfall(kept: Run, newest: Sequence[Run]) -> Iterator[str]:
+def _shortfall(final: Run, newest: Sequence[Run]) -> Iterator[str]:
     """A remark if everything kept is slower, beyond chance, than a stage that was kept last."""
-    own = kept.speedup("baseline")
+    whole = final.speedup("baseline")
     for run in newest:
         ratio = run.speedup("baseline")
-        if own and ratio and own.high < ratio.low:
+        if whole and ratio and whole.high < ratio.low:
             promised = f"'{run.title}' promised ({ratio.ratio:.2f}× of the baseline)"
             yield f"everything kept is slower than {promised}: what helps alone does not help together"
 
 
-def _repeats(source: Source) -> bool:
+def _repeats_baseline(source: Source) -> bool:
+    """Whether the baseline is measured twice, which shows the noise."""
     return Study.NOISE not in source.refused and source.plan.rule.rounds >= stats.MIN_ROUNDS

@@ -27,8 +27,8 @@ def plan_key(plan: Plan) -> str:
     cards = {name: card.changes(sizes) for name, card in OPTIMIZATIONS.items()}
     parts = [asdict(part) for part in (subject, plan.ladder, plan.rule)]
     program = [(PACKAGE / name).read_text(encoding="utf-8") for name in ("train.py", "program.py")]
-    named = [*parts, plan.recorded, cards, program]
-    return hashlib.sha256(json.dumps(named, sort_keys=True, default=repr).encode()).hexdigest()
+    question = [*parts, plan.recorded, cards, program]
+    return hashlib.sha256(json.dumps(question, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def decided(store: RunStore, plan: Plan) -> dict[str, Decided]:
@@ -42,8 +42,8 @@ def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool
     They are those of the run, or of the one `before` it; without that, of the plain loop.
     """
     below = before.recipe if before else {}
-    chosen = run.recipe if kept else Recipe().to_dict() | below
-    settings = {name: chosen[name] for name in OPTIMIZATIONS[run.stage].settings}
+    recipe = run.recipe if kept else Recipe().to_dict() | below
+    settings = {name: recipe[name] for name in OPTIMIZATIONS[run.stage].settings}
     store.decide(ladder_key(plan), run, Decision(kept, "user"), settings)
 
 
@@ -53,10 +53,10 @@ def settings(decisions: Mapping[str, Decided], names: Iterable[str]) -> dict[str
     What is kept of two of them together counts, too. A switch or value of an older version that is unknown
     now is left out.
     """
-    known = set(names)
+    chosen = set(names)
     switches: dict[str, Value] = {}
-    for name, made in decisions.items():  # the oldest first
-        is_of_two = made.decision.kept and name in TOGETHER and known.issuperset(TOGETHER[name])
-        if name in known or is_of_two:
-            switches |= allowed(made.settings)
+    for name, entry in decisions.items():  # the oldest first
+        is_of_two = entry.decision.kept and name in TOGETHER and chosen.issuperset(TOGETHER[name])
+        if name in chosen or is_of_two:
+            switches |= allowed(entry.settings)
     return switches

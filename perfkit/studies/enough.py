@@ -8,7 +8,7 @@ from perfkit.studies.sides import Measured, Side
 
 PART_OF_START = 0.25
 """An incarnation is measured for this part of its start or longer: processes differ as much as rounds do."""
-FEWEST = 2  # rounds without which there is no interval: they are taken, however long the budget is over
+FEWEST = 2  # rounds that an interval needs: they are taken even if the budget is spent
 CHECK_EVERY = 5  # rounds between two checks: a check after each of them would stop at lucky ones
 
 
@@ -20,7 +20,7 @@ class Enough:
         self._rule = rule
         self._clock = clock
         self._began = clock()
-        compared = max(1, len(measured.open()) - 1)
+        compared = max(1, len(measured.open_sides()) - 1)
         self.budget_s = rule.budget.seconds(compared) if rule.budget else None
         """Seconds that it may take; None where the number of rounds is given instead."""
 
@@ -32,9 +32,9 @@ class Enough:
     def is_over(self) -> bool:
         """Whether measuring ends: every side has taken part, and enough is known or the time is up."""
         measured = self._measured
-        if not all(measured.rounds_of(side) for side in measured.open()):
+        if not all(measured.round_count_of(side) for side in measured.open_sides()):
             return False
-        if measured.most == 1 and not measured.in_turns:  # turns would spoil the rounds of those that fitted
+        if measured.fitting == 1 and not measured.in_turns:  # turns would spoil the rounds so far
             return True
         return self.is_satisfied() or not self.can_renew()
 
@@ -43,7 +43,7 @@ class Enough:
         if self.budget_s is None:
             return measured.round_count >= self._rule.rounds
         first = measured.sides[0]
-        compared = [side for side in measured.open() if side is not first and side.stage.name != AGAIN]
+        compared = [side for side in measured.open_sides() if side is not first and side.stage.name != AGAIN]
         if not (compared and first.is_open):  # each by itself: its own rate
             return measured.round_count >= stats.ENDING_ROUNDS
         return all(map(self._is_known, compared))
@@ -54,11 +54,11 @@ class Enough:
         Where memory does not hold all of them, those with the fewest rounds are next.
         """
         measured = self._measured
-        first, *others = measured.open()
-        unknown = sorted((side for side in others if not self._is_known(side)), key=measured.rounds_of)
-        if measured.most is None:
+        first, *others = measured.open_sides()
+        unknown = sorted((side for side in others if not self._is_known(side)), key=measured.round_count_of)
+        if measured.fitting is None:
             return [first, *unknown]
-        return [first, *unknown][: max(2, measured.most)]
+        return [first, *unknown][: max(2, measured.fitting)]
 
     def _is_known(self, own: Side) -> bool:
         measured = self._measured
@@ -70,24 +70,24 @@ class Enough:
         return goal.is_met(ratio.centre, ratio.half)
 
     def can_renew(self) -> bool:
-        now = self._measured.now
-        needed_s = now.start_s - now.compile_s + stats.MIN_ROUNDS * now.round_s
+        latest = self._measured.latest
+        needed_s = latest.start_s - latest.compile_s + stats.MIN_ROUNDS * latest.round_s
         return self.left_s is not None and self.left_s >= needed_s
 
-    def has_had_its_share(self, rounds: int) -> bool:
-        """Whether so many rounds are enough for this incarnation."""
+    def has_had_its_share(self, round_count: int) -> bool:
+        """Whether this many rounds are enough for this incarnation."""
         left_s = self.left_s
         budget = self._rule.budget
         if budget is None or left_s is None:
-            return rounds >= self._rule.rounds
-        now = self._measured.now
+            return round_count >= self._rule.rounds
+        latest = self._measured.latest
         # Late because of its rounds, not its start: after a long start a few more rounds are a small cost.
-        is_late = left_s + now.start_s < -budget.stage_s
-        if rounds < (FEWEST if is_late else self._rule.rounds):
+        is_late = left_s + latest.start_s < -budget.stage_s
+        if round_count < (FEWEST if is_late else self._rule.rounds):
             return False
         if left_s <= 0:
             return True
-        is_worth_it = rounds * now.round_s >= PART_OF_START * now.start_s
+        is_worth_it = round_count * latest.round_s >= PART_OF_START * latest.start_s
         if self.can_renew() and is_worth_it:  # new processes tell more than further rounds of these
             return True
-        return rounds % CHECK_EVERY == 0 and self.is_satisfied()
+        return round_count % CHECK_EVERY == 0 and self.is_satisfied()

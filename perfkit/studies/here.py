@@ -19,7 +19,7 @@ from perfkit.results import Run, RunStore, Spread, aa_pairs, stats
 from perfkit.rules import Target
 from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record
-from perfkit.studies.sides import AskMore, Machine, Measured, Side
+from perfkit.studies.sides import AskMore, Bench, Measured, Side
 from perfkit.studies.sources import Ladder, Plan, Progress, Request, Session, Source, Subject
 from perfkit.worker.messages import Description, Trained
 
@@ -42,16 +42,16 @@ class ThisMachine(Source["Trainings"]):
         names = LADDER if request.stages is None else tuple(request.stages)
         return Plan(Subject(workload, size, device, request.options), Ladder(names), rule, cls)
 
-    def alone(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
+    def lock(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
         return device_lock(self.plan.subject.device, progress.cancelled, progress.wait)
 
     @contextlib.contextmanager
     def session(self, progress: Progress, store: RunStore | None) -> Iterator["Trainings"]:
         try:
             with contextlib.ExitStack() as ending:
-                spare, told = Trainings(self, progress, store, ending).loaded({})
+                spare, description = Trainings(self, progress, store, ending).loaded({})
                 spare.suspend()
-                yield Trainings(replace(self, told=told), progress, store, ending, spare)
+                yield Trainings(replace(self, reported=description), progress, store, ending, spare)
         finally:
             zygote.end_unneeded(environment_of({}))  # most studies begin in the plain environment
 
@@ -82,7 +82,7 @@ class InRounds(Session):
     id: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
 
     def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
-        """Starts a training, and says what it has reported once it is warm; see `Machine.start_training`."""
+        """Starts a training, and says what it has reported once it is warm; see `Bench.start_training`."""
         raise NotImplementedError
 
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
@@ -97,10 +97,10 @@ class InRounds(Session):
     def renew(self, stages: Sequence[Stage]) -> None:
         """Makes the next processes independent of anything that earlier ones left behind."""
 
-    def trained(self, child: Conversation, **how: Any) -> Trained:
+    def trained(self, child: Conversation, **arguments: Any) -> Trained:
         """The report of a training once it is warm; a process that fails has ended by then."""
         try:
-            return child.ask("train", **how)  # type: ignore[no-any-return]
+            return child.ask("train", **arguments)  # type: ignore[no-any-return]
         except BaseException:
             child.stop()
             raise
@@ -113,9 +113,9 @@ class InRounds(Session):
         spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}
         measured = Measured(sides, spreads)
         record = Record(self.id, source.plan, source.description, measured)
-        machine = Machine(self.start_training, self.renew, source.description.facts.uuid, ask_more)
+        bench = Bench(self.start_training, self.renew, source.description.facts.uuid, ask_more)
         try:
-            Measurement(measured, rule, machine, self.progress).run()
+            Measurement(measured, rule, bench, self.progress).run()
         except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
             self.stopped = reason
         return record.runs()
@@ -160,8 +160,8 @@ class Trainings(InRounds):
         """A training in a fresh process, and what that says once it is checked and warm."""
         child = self._fresh_child(recipe)
         seed = self.source.plan.subject.seed
-        how = {"recipe": recipe, "seed": seed, "loss_steps": loss_steps, "warmup_s": warmup_s}
-        return child, self.trained(child, **how)
+        trained = self.trained(child, recipe=recipe, seed=seed, loss_steps=loss_steps, warmup_s=warmup_s)
+        return child, trained
 
     def _fresh_child(self, recipe: Recipe) -> Conversation:
         """A process that has loaded the workload, in the environment of a recipe."""

@@ -38,7 +38,8 @@ class Answered:
         """Whether further rounds could decide what it leaves open; a longer ladder builds on its verdicts."""
         ladder = self.plan.ladder
         takes_more = not self.plan.recorded and (ladder.recipes or len(ladder.stages) < 2)
-        ratios = [run.speedup(each.role) for run in self.runs if not run.is_again for each in run.pairings]
+        stages = [run for run in self.runs if not run.is_again]
+        ratios = [run.speedup(pairing.role) for run in stages for pairing in run.pairings]
         if self.comparison:
             ratios = [self.comparison.ratio]
         is_open = any(ratio is not None and ratio.verdict == "undecided" for ratio in ratios)

@@ -12,7 +12,7 @@ from perfkit.machine import cores, gpus
 from perfkit.process import zygote
 from perfkit.results import Busiest
 from perfkit.studies.enough import Enough
-from perfkit.studies.sides import Crowded, Incarnation, Machine, Measured, Round, Side
+from perfkit.studies.sides import Bench, Crowded, Incarnation, Measured, Round, Side
 from perfkit.studies.slices import Slices
 from perfkit.studies.sources import Progress
 from perfkit.studies.starting import Starter
@@ -21,23 +21,23 @@ from perfkit.studies.starting import Starter
 class Measurement:
     """One measurement: it starts the sides, has their slices taken, and ends by the rule."""
 
-    def __init__(self, measured: Measured, rule: StopRule, machine: Machine, progress: Progress) -> None:
+    def __init__(self, measured: Measured, rule: StopRule, bench: Bench, progress: Progress) -> None:
         self._measured = measured
-        self._machine = machine
+        self._bench = bench
         self._progress = progress
-        self._enough = Enough(measured, rule, machine.clock)
-        self._slices = Slices(measured, rule, machine)
+        self._enough = Enough(measured, rule, bench.clock)
+        self._slices = Slices(measured, rule, bench)
         self._own_pids = set[int]()  # those that have ended count: they are still listed
-        self._starter = Starter(measured, machine, self._say)
+        self._starter = Starter(measured, bench, self._say)
 
     def run(self) -> None:
         """Measures until the rule is satisfied or its budget is spent; at least one incarnation."""
         others = cores.OtherPrograms()
         self._own_pids |= zygote.pids()
         try:
-            with gpus.sample_utilization(self._machine.gpu) as samples:
+            with gpus.sample_utilization(self._bench.gpu) as samples:
                 self._slices.utilization = samples
-                while self._measured.open() and not self._enough.is_over():
+                while self._measured.open_sides() and not self._enough.is_over():
                     self._one_more()
                     self._own_pids |= zygote.pids()
                     others.sample()  # when all sides have ended
@@ -49,9 +49,9 @@ class Measurement:
         measured = self._measured
         sides = self._enough.next_sides()
         if measured.incarnations:
-            self._machine.renew([side.stage for side in sides])
+            self._bench.renew([side.stage for side in sides])
         measured.incarnations.append(Incarnation())
-        if measured.most == 1:
+        if measured.fitting == 1:
             measured.in_turns = True
             self._in_turns(sides)
             return
@@ -59,11 +59,11 @@ class Measurement:
             self._all_at_once(sides)
         except Crowded as crowd:
             measured.incarnations.pop()
-            measured.most = crowd.fitting
+            measured.fitting = crowd.fitting
 
     def _all_at_once(self, sides: Sequence[Side]) -> None:
-        rounds = self._measured.now.rounds
-        with self._starter.alive(sides):
+        rounds = self._measured.latest.rounds
+        with self._starter.running(sides):
             self._note_processes(sides)
             while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
                 rounds.append(self._take_round(sides))
@@ -76,9 +76,9 @@ class Measurement:
 
     def _in_turns(self, sides: Sequence[Side]) -> None:
         ended: TrainingEnded | None = None
-        for side in self._machine.shuffled(sides):
+        for side in self._bench.shuffled(sides):
             try:
-                with self._starter.alive([side]):
+                with self._starter.running([side]):
                     self._note_processes([side])
                     self._turn(side)
                     self._slices.measure_once([side])
@@ -89,16 +89,16 @@ class Measurement:
 
     def _turn(self, side: Side) -> None:
         """Takes the slices of one side, as many as the first side of this incarnation has taken."""
-        rounds = self._measured.now.rounds
+        rounds = self._measured.latest.rounds
         wanted = len(rounds)
         number = 0
         while side.child and not self._is_over(number, wanted):
-            taken = self._take_round([side])
+            own = self._take_round([side])
             if number == len(rounds):
                 rounds.append(Round())
-            rounds[number].slices |= taken.slices
-            rounds[number].taken |= taken.taken
-            rounds[number].sampled |= taken.sampled
+            rounds[number].slices |= own.slices
+            rounds[number].others_share |= own.others_share
+            rounds[number].utilization |= own.utilization
             number += 1
 
     def _is_over(self, number: int, wanted: int) -> bool:

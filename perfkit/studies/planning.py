@@ -59,12 +59,12 @@ def plan(
     prefix, separator, _ = (device or "").partition(":")
     reference = registry.table("SOURCES").get(prefix) if separator else None
     source: type[Source] = lookup.load(reference) if reference else ThisMachine
-    found = source.checked(request)
-    if not found.recorded:
-        found = replace(found, subject=replace(found.subject, seed=seed))
+    plan = source.checked(request)
+    if not plan.recorded:
+        plan = replace(plan, subject=replace(plan.subject, seed=seed))
     elif seed:
-        raise InvalidValue(f"'{found.recorded}' was recorded with its own seed", "Leave out --seed")
-    return found.trying(
-        stages=tuple(name for name in found.ladder.stages if name != "baseline"),
+        raise InvalidValue(f"'{plan.recorded}' was recorded with its own seed", "Leave out --seed")
+    return plan.trying(
+        stages=tuple(name for name in plan.ladder.stages if name != "baseline"),
         settings={name: getattr(recipe, name) for name in settings or {}},
     )

@@ -81,7 +81,7 @@ class Record:
             return ended(run)
         if side.failure:
             return ended(run, status="failed", reason=str(side.failure))
-        if not self._measured.rounds_of(side):
+        if not self._measured.round_count_of(side):
             return ended(run, status="cancelled", reason="stopped before its first round")
         return self._completed(side)
 
@@ -125,20 +125,21 @@ def _raw(side: Side, measured: Measured) -> Raw:
     warm, *further = (trained.warmup for trained in measured.trained(side))
     parts = measured.common_rounds(side, side)
     rounds = list(itertools.chain.from_iterable(parts))
-    slices = [each.slices[side] for each in rounds]
-    steps = sum(slices, start=TimedSteps(0, 0.0))
+    slices = [round_.slices[side] for round_ in rounds]
+    total = sum(slices, start=TimedSteps(0, 0.0))
+    utilization = [round_.utilization[side] for round_ in rounds]
     return Raw(
-        step_s=[*warm.step_s, *steps.step_s],
-        data_wait_s=[*warm.data_wait_s, *steps.data_wait_s],
-        device_step_s=steps.device_step_s,
+        step_s=[*warm.step_s, *total.step_s],
+        data_wait_s=[*warm.data_wait_s, *total.data_wait_s],
+        device_step_s=total.device_step_s,
         warmup_steps=len(warm.step_s),
-        further_warmup_s=[each.step_s for each in further],
-        block_samples_per_s=[each.samples_per_s for each in slices],
-        block_steps=[len(each.step_s) for each in slices],
-        disturbed=[each.taken[side] for each in rounds],
+        further_warmup_s=[warmup.step_s for warmup in further],
+        block_samples_per_s=[steps.samples_per_s for steps in slices],
+        block_steps=[len(steps.step_s) for steps in slices],
+        disturbed=[round_.others_share[side] for round_ in rounds],
         incarnations=[len(part) for part in parts],
-        ceiling_samples_per_s=[each.samples_per_s for each in side.on_cached_batch],
-        gpu_utilization_nvml=list(itertools.chain.from_iterable(each.sampled[side] for each in rounds)),
+        ceiling_samples_per_s=[steps.samples_per_s for steps in side.on_cached_batch],
+        gpu_utilization_nvml=list(itertools.chain.from_iterable(utilization)),
     )
 
 
@@ -146,9 +147,9 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
     pairing = run.pairing("previous") or run.pairing("baseline")
     yield from side.remarks
-    differing = pairing.clean_and_disturbed if pairing else None
-    if differing:
-        clean, disturbed = (f"{each.ratio:.2f}× ({each.low:.2f}–{each.high:.2f})" for each in differing)
+    ratios = pairing.clean_and_disturbed if pairing else None
+    if ratios:
+        clean, disturbed = (f"{ratio.ratio:.2f}× ({ratio.low:.2f}–{ratio.high:.2f})" for ratio in ratios)
         yield f"undisturbed and disturbed rounds disagree: {clean} and {disturbed}"
     if measured.in_turns and len(measured.sides) > 1:
         yield "the sides took turns, because they do not fit into memory together, so this takes longer"

@@ -51,15 +51,15 @@ class Round:
     """One slice of each side that took part."""
 
     slices: dict[Side, TimedSteps] = field(default_factory=dict)
-    taken: dict[Side, float] = field(default_factory=dict)  # the share of cores or GPU that others took
-    sampled: dict[Side, list[float]] = field(default_factory=dict)  # of the GPU's utilization meanwhile
+    others_share: dict[Side, float] = field(default_factory=dict)  # of the cores or the GPU, meanwhile
+    utilization: dict[Side, list[float]] = field(default_factory=dict)  # samples of the GPU's
 
-    def add(self, side: Side, steps: TimedSteps, taken: float, sampled: list[float]) -> None:
+    def add(self, side: Side, steps: TimedSteps, others_share: float, utilization: list[float]) -> None:
         """Adds a slice of a side; if it was measured twice, the less disturbed one counts."""
-        if side not in self.slices or taken < self.taken[side]:
+        if side not in self.slices or others_share < self.others_share[side]:
             self.slices[side] = steps
-            self.taken[side] = taken
-            self.sampled[side] = sampled
+            self.others_share[side] = others_share
+            self.utilization[side] = utilization
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Incarnation:
 
     @property
     def round_s(self) -> float:
-        spent_s = sum(steps.seconds for each in self.rounds for steps in each.slices.values())
+        spent_s = sum(steps.seconds for round_ in self.rounds for steps in round_.slices.values())
         return spent_s / max(1, len(self.rounds))
 
 
@@ -89,8 +89,8 @@ AskMore = Callable[[Side], None]  # asks a side for more before its processes en
 
 
 @dataclass
-class Machine:
-    """What a measurement needs of the machine, so that a test can replace it."""
+class Bench:
+    """What a measurement needs to start and time trainings, so that a test can replace it."""
 
     start_training: Callable[[Stage, bool], tuple[Conversation, Trained]]
     """Starts the processes of a stage, and returns once they are warm; the flag: its losses are known."""
@@ -113,36 +113,36 @@ class Measured:
     sides: Sequence[Side]  # the others are compared with the first one
     spreads: Mapping[Side, Spread]  # how far equal processes of a side and the first one differ here
     incarnations: list[Incarnation] = field(default_factory=list)
-    most: int | None = None  # sides that memory holds at a time, if not all; if it is one, they take turns
+    fitting: int | None = None  # sides that memory holds at a time, if not all; if it is one, they take turns
     in_turns: bool = False  # whether they have taken turns
     busiest: Busiest | None = None  # known when it has ended
 
     @property
-    def now(self) -> Incarnation:
+    def latest(self) -> Incarnation:
         return self.incarnations[-1]
 
     @property
     def round_count(self) -> int:
-        return sum(len(each.rounds) for each in self.incarnations)
+        return sum(len(incarnation.rounds) for incarnation in self.incarnations)
 
-    def open(self) -> list[Side]:
+    def open_sides(self) -> list[Side]:
         return [side for side in self.sides if side.is_open]
 
     def trained(self, side: Side) -> list[Trained]:
         """What a side reported in each incarnation when it was warm."""
-        return [each.trained[side] for each in self.incarnations if side in each.trained]
+        return [past.trained[side] for past in self.incarnations if side in past.trained]
 
-    def rounds_of(self, side: Side) -> int:
+    def round_count_of(self, side: Side) -> int:
         return sum(map(len, self.common_rounds(side, side)))
 
     def common_rounds(self, own: Side, other: Side) -> list[list[Round]]:
         """The rounds of each incarnation in which both took part."""
-        found = []
+        common = []
         for incarnation in self.incarnations:
-            rounds = [each for each in incarnation.rounds if own in each.slices and other in each.slices]
+            rounds = [round_ for round_ in incarnation.rounds if {own, other} <= round_.slices.keys()]
             if rounds:
-                found.append(rounds)
-        return found
+                common.append(rounds)
+        return common
 
     def with_first(self, own: Side) -> Rounds:
         """The rounds of a side with those of the first one."""
@@ -150,10 +150,10 @@ class Measured:
         parts = self.common_rounds(own, first)
         rounds = list(itertools.chain.from_iterable(parts))
         return Rounds(
-            own_samples_per_s=[each.slices[own].samples_per_s for each in rounds],
-            other_samples_per_s=[each.slices[first].samples_per_s for each in rounds],
+            own_samples_per_s=[round_.slices[own].samples_per_s for round_ in rounds],
+            other_samples_per_s=[round_.slices[first].samples_per_s for round_ in rounds],
             # Of these two: whatever the other sides of a round went through is nothing to them.
-            disturbed=[max(each.taken[own], each.taken[first]) for each in rounds],
+            disturbed=[max(round_.others_share[own], round_.others_share[first]) for round_ in rounds],
             incarnations=[len(part) for part in parts],
             interleaved=not self.in_turns,
             spread=self.spreads[own],

@@ -7,7 +7,7 @@ from typing import Any
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side
+from perfkit.studies.sides import Bench, Crowded, Measured, Round, Side
 
 MOSTLY = 0.5  # a slice of which others took more of the cores than this is taken again
 
@@ -15,26 +15,26 @@ MOSTLY = 0.5  # a slice of which others took more of the cores than this is take
 class Slices:
     """Takes the slices of running sides, and asks each side once for its peak and for cached slices."""
 
-    def __init__(self, measured: Measured, rule: StopRule, machine: Machine) -> None:
+    def __init__(self, measured: Measured, rule: StopRule, bench: Bench) -> None:
         self._measured = measured
         self._rule = rule
-        self._machine = machine
+        self._bench = bench
         self.utilization: list[float] = []  # samples of the GPU's; a slice gets those added while it ran
 
     def take_round(self, sides: Sequence[Side], is_in_time: bool) -> Round:
         """A slice of each side, in random order; one that others mostly took is repeated if there is time."""
         current = Round()
-        for side in self._machine.shuffled(sides):
+        for side in self._bench.shuffled(sides):
             self._take(side, current)
         if is_in_time:
-            for side, share in list(current.taken.items()):
+            for side, share in list(current.others_share.items()):
                 if share > MOSTLY and side.child:
                     self._take(side, current)
         return current
 
     def _take(self, side: Side, current: Round) -> None:
         assert side.child
-        sampled = len(self.utilization)
+        first_sample = len(self.utilization)
         since = time.time()
         before = cores.cpu_times(side.child.tree.cpu_s())
         try:
@@ -47,18 +47,18 @@ class Slices:
             if side.child is not None:
                 side.child.suspend()
         share = cores.taken_share(before, cores.cpu_times(side.child.tree.cpu_s()))
-        if self._machine.gpu:
-            children = [each.child for each in self._measured.sides if each.child]
+        if self._bench.gpu:
+            children = [peer.child for peer in self._measured.sides if peer.child]
             own = {pid for child in children for pid in child.pids()}  # a sample may hold the slice before
-            share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, own))
-        current.add(side, steps, share, self.utilization[sampled:])
+            share = max(share, gpus.taken_gpu_share(self._bench.gpu, since, own))
+        current.add(side, steps, share, self.utilization[first_sample:])
 
     def _give_up(self, side: Side, problem: PerfkitError) -> None:
         """A slice has failed: the side leaves, or the measurement goes on in another way or ends."""
-        has_ended = isinstance(problem, TrainingEnded) and self._measured.rounds_of(side) > 0
+        has_ended = isinstance(problem, TrainingEnded) and self._measured.round_count_of(side) > 0
         if isinstance(problem, Cancelled) or has_ended:
             raise problem
-        others = sum(each.child is not None for each in self._measured.sides) - 1
+        others = sum(peer.child is not None for peer in self._measured.sides) - 1
         if isinstance(problem, OutOfMemory) and others:
             raise Crowded(others) from None
         side.fail(problem)
@@ -73,8 +73,8 @@ class Slices:
         for side in sides:
             side.was_asked = True
             side.peak = _answer(side, "peak")
-        for _ in range(min(self._rule.cached, len(self._measured.now.rounds))):
-            for side in self._machine.shuffled(sides):
+        for _ in range(min(self._rule.cached, len(self._measured.latest.rounds))):
+            for side in self._bench.shuffled(sides):
                 steps = _answer(side, "cached_batch", samples=size.samples, seconds=size.seconds)
                 if steps:
                     side.on_cached_batch.append(steps)

@@ -164,7 +164,7 @@ class Ladder:
     """Titles and recipes to measure instead of stages; the first is the baseline of the others."""
 
 
-class OfLadder(TypedDict, total=False):
+class LadderFields(TypedDict, total=False):
     """Fields of a `Ladder`."""
 
     stages: tuple[str, ...]
@@ -209,15 +209,16 @@ class Plan(Generic[SessionT_co]):
         progress = progress or Progress()
         source = self.source()
         source.require(study)
-        with source.alone(progress), source.session(progress, store) as session:
+        with source.lock(progress), source.session(progress, store) as session:
             try:
                 yield session
             finally:
                 if isinstance(session.stopped, KeyboardInterrupt):
                     raise session.stopped
 
-    def trying(self, **ladder: Unpack[OfLadder]) -> Self:
-        return replace(self, ladder=replace(self.ladder, **ladder))
+    def trying(self, **fields: Unpack[LadderFields]) -> Self:
+        """This plan with other values of these fields of its ladder."""
+        return replace(self, ladder=replace(self.ladder, **fields))
 
     def until(self, budget_s: float = 90.0, precision: float = 0.02, part: float = 0.0) -> Self:
         """This plan for so many seconds (0: a few rounds), to a precision (0: none) or part of an effect."""
@@ -243,7 +244,7 @@ class Source(Generic[SessionT_co]):
     """Studies that would claim more than these runs can, with the reason."""
     is_costly: ClassVar[bool] = False  # whether each further stage that is measured takes more time
     plan: Plan
-    told: Description | None = None  # what the workload and the device report; None before they are asked
+    reported: Description | None = None  # what the workload and the device report; None before they are asked
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
@@ -255,7 +256,7 @@ class Source(Generic[SessionT_co]):
         """The places of this kind, in a panel's words, by device."""
         return {}
 
-    def alone(self, progress: Progress) -> AbstractContextManager[None]:
+    def lock(self, progress: Progress) -> AbstractContextManager[None]:
         """Waits until no other measurement runs there, and makes others wait meanwhile."""
         return contextlib.nullcontext()
 
@@ -266,8 +267,8 @@ class Source(Generic[SessionT_co]):
     @cached_property
     def description(self) -> Description:
         """What the workload and the device report; before they are asked, what the class declares."""
-        if self.told:
-            return self.told
+        if self.reported:
+            return self.reported
         subject = self.plan.subject
         facts = DeviceFacts(bf16=devices.accelerators().bf16) if subject.kind == "cuda" else DeviceFacts()
         presets = workloads.declared(subject.workload, "presets") or {}

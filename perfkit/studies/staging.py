@@ -34,8 +34,8 @@ def first(plan: Plan, target: Target) -> Stage:
 def stage_of(plan: Plan, target: Target, name: str, before: Recipe, changes: Mapping[str, Value]) -> Stage:
     """A stage on top of a recipe, with these values for its switches."""
     card = optimization(name)
-    own = structs.replace(card, settings={**card.settings, **plan.ladder.also.get(name, {}), **changes})
-    return catalogue.stage(own, before, sizing(plan.subject.size, target), target)
+    completed = structs.replace(card, settings={**card.settings, **plan.ladder.also.get(name, {}), **changes})
+    return catalogue.stage(completed, before, sizing(plan.subject.size, target), target)
 
 
 def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
@@ -48,22 +48,22 @@ def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
 
 def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list[Stage]:
     """Titled recipes as stages, as far as they can act."""
-    rows: list[Stage] = []
+    stages: list[Stage] = []
     for title, wanted in recipes:
         recipe, reasons = applicable(wanted, target)
         # If nothing is left of what it changes, measuring would show the first recipe again.
-        nothing_left = rows and recipe == rows[0].recipe and reasons != rows[0].not_applied
+        nothing_left = stages and recipe == stages[0].recipe and reasons != stages[0].not_applied
         reason = joined(reasons) if nothing_left else ""
-        rows.append(Stage(title, title, recipe, reason=reason, not_applied=reasons))
-    return rows
+        stages.append(Stage(title, title, recipe, reason=reason, not_applied=reasons))
+    return stages
 
 
 def all_stages(source: Source) -> list[Stage]:
     """The stages as they would run if every one were kept; those of a recording as they were recorded."""
-    if known := source.stored():
+    if runs := source.stored():
         if not source.plan.ladder.below:  # what is below a stage may be several that were kept
-            known = [run for run in known if run.stage not in NOT_STAGES]
-        return [Stage(run.stage, run.title, Recipe.from_dict(run.recipe), reason=run.reason) for run in known]
+            runs = [run for run in runs if run.stage not in NOT_STAGES]
+        return [Stage(run.stage, run.title, Recipe.from_dict(run.recipe), reason=run.reason) for run in runs]
     plan = source.plan
     return recipe_stages(plan.ladder.recipes, source.target) or ladder_stages(plan, source.target)
 
@@ -113,10 +113,10 @@ def stage_diff(source: Source) -> tuple[str, str]:
         if ladder[-1].reason:
             return heading, ""
         heading += "; what it changes on a GPU"
-    about = (subject.workload, source.description.options, subject.device, subject.seed)
+    training = (subject.workload, source.description.options, subject.device, subject.seed)
     below = ladder[-2] if len(ladder) > 1 else ladder[-1]
-    before = export.script(below.recipe, *about, set_up=False)
-    after = export.script(ladder[-1].recipe, *about, set_up=False)
+    before = export.script(below.recipe, *training, set_up=False)
+    after = export.script(ladder[-1].recipe, *training, set_up=False)
     return heading, export.diff(before, after, ladder[-1].name)
 
 

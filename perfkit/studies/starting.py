@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, RunFailed, TrainingEnded
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Crowded, Machine, Measured, Side
+from perfkit.studies.sides import Bench, Crowded, Measured, Side
 from perfkit.worker.messages import Trained
 
 LAST_ANSWER_S = 2.0  # after Ctrl-C: a side in a long slice answers only when that has ended
@@ -15,22 +15,22 @@ MEMORY_MARGIN = 1.5  # another training needs the memory of the largest so far, 
 class Starter:
     """Starts and ends sides. `say` is called with what is being started."""
 
-    def __init__(self, measured: Measured, machine: Machine, say: Callable[[str], None]) -> None:
+    def __init__(self, measured: Measured, bench: Bench, say: Callable[[str], None]) -> None:
         self._measured = measured
-        self._machine = machine
+        self._bench = bench
         self._say = say
 
     @contextlib.contextmanager
-    def alive(self, sides: Sequence[Side]) -> Iterator[None]:
+    def running(self, sides: Sequence[Side]) -> Iterator[None]:
         """Starts, warms up and suspends sides in the newest incarnation; they end with the block."""
-        began = self._machine.clock()
+        began = self._bench.clock()
         try:
-            for number, side in enumerate(self._machine.shuffled(sides)):
+            for number, side in enumerate(self._bench.shuffled(sides)):
                 if number and self._is_crowded(sides):
                     raise Crowded(number)
                 self._say(f"starting {side.stage.title}")
                 self._start_side(side, number)
-            self._measured.now.start_s += self._machine.clock() - began
+            self._measured.latest.start_s += self._bench.clock() - began
             yield
         except Crowded:  # this incarnation does not count, so nothing more is asked
             for side in sides:
@@ -42,15 +42,15 @@ class Starter:
             raise
         finally:
             for side in sides:
-                if self._machine.ask_more and (side.child or side.ended_by):
-                    self._machine.ask_more(side)
+                if self._bench.ask_more and (side.child or side.ended_by):
+                    self._bench.ask_more(side)
                 side.stop()
 
     def _start_side(self, side: Side, alive: int) -> None:
         has_trained = bool(self._measured.trained(side))
-        free = gpus.free_gpu_bytes(self._machine.gpu)
+        free = gpus.free_gpu_bytes(self._bench.gpu)
         try:
-            side.child, trained = self._machine.start_training(side.stage, has_trained)
+            side.child, trained = self._bench.start_training(side.stage, has_trained)
             side.child.suspend()
             _check_switches(trained)
         except Cancelled:
@@ -62,22 +62,22 @@ class Starter:
                 raise
             side.fail(problem)
             return
-        self._measured.now.trained[side] = trained
+        self._measured.latest.trained[side] = trained
         if trained.compile_counters.graphs and not trained.compile_counters.cache_hits:
-            self._measured.now.compile_s += trained.warmup.step_s[0]
+            self._measured.latest.compile_s += trained.warmup.step_s[0]
         if free is not None:
-            side.gpu_bytes = max(0, free - (gpus.free_gpu_bytes(self._machine.gpu) or 0))
+            side.gpu_bytes = max(0, free - (gpus.free_gpu_bytes(self._bench.gpu) or 0))
 
     def _is_crowded(self, sides: Sequence[Side]) -> bool:
         """Whether one more training may not fit into the memory of this machine or of its GPU."""
-        if gpus.holds_one_process(self._machine.gpu):
+        if gpus.holds_one_process(self._bench.gpu):
             return True
         alive = [side for side in sides if side.child]
         resident = [side.child.tree.resident_bytes() for side in alive if side.child]
         if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident, default=0):
             return True
-        free = gpus.free_gpu_bytes(self._machine.gpu)
-        if self._machine.gpu and free is None:  # no NVML, no permission, or memory that is the host's
+        free = gpus.free_gpu_bytes(self._bench.gpu)
+        if self._bench.gpu and free is None:  # no NVML, no permission, or memory that is the host's
             return len(alive) >= 2
         return free is not None and free < MEMORY_MARGIN * max((side.gpu_bytes for side in alive), default=0)
 

@@ -37,7 +37,7 @@ def plan(device, stages=None, below=True):
 
 
 def described(wanted):
-    return replace(wanted.source(), told=DESCRIPTION)
+    return replace(wanted.source(), reported=DESCRIPTION)
 
 
 def stages(wanted):

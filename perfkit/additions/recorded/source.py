@@ -59,8 +59,8 @@ class RecordedSource(Source):
     @property
     def target(self) -> Target:
         last = [run for run in self.stored() if run.stage not in NOT_STAGES][-1]
-        own = allowed(last.recipe)
-        return Target(self.plan.subject.kind, own=own, refuses=lambda name, recipe: _AS_IT_IS)
+        defaults = allowed(last.recipe)
+        return Target(self.plan.subject.kind, defaults=defaults, refuses=lambda name, recipe: _AS_IT_IS)
 
     def require(self, study: str) -> None:
         """Refuses every study except the ladder, which is replayed."""

@@ -69,7 +69,7 @@ class Switches:
 
     @property
     def own(self) -> Recipe:
-        return Recipe().replace(**self.target.own)
+        return Recipe().replace(**self.target.defaults)
 
     @property
     def work_s(self) -> float:

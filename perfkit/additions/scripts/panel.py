@@ -87,7 +87,7 @@ class ScriptPanel(Panel):
     def _watch(self, job: Job, tries: bool = False, budget_s: float = BUDGET_S) -> None:
         watched = watch_script(self.launch, job.progress, budget_s, tries=tries)
         where = study.target(watched.script)
-        self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
+        self._controls.offer(Recipe().replace(**where.defaults), functools.partial(why_not, target=where))
         self._seen = [Section("What watching it has shown", watched.sections())]
 
     def _measure(self, job: Job) -> None:

@@ -109,7 +109,7 @@ class ScriptSource(Source["ScriptSession"]):
     starter: ScriptStarter
     facts: ScriptFacts = _UNKNOWN  # what trains in the script, once it has taken its first steps
 
-    def alone(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
+    def lock(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
         return device_lock(None, progress.cancelled, progress.wait)  # a script may use any device
 
     @contextlib.contextmanager
@@ -126,14 +126,15 @@ class ScriptSource(Source["ScriptSession"]):
         """The same with what is known of the script."""
         arguments = shlex.join(self.starter.launch.arguments)
         options = {"arguments": arguments} if arguments else {}
-        return replace(self, told=Description(options, [], facts.facts, facts.convolves), facts=facts)
+        description = Description(options, [], facts.facts, facts.convolves)
+        return replace(self, reported=description, facts=facts)
 
     @property
     def target(self) -> Target:
         return target(self.facts)
 
     def baseline(self) -> Recipe:
-        return Recipe().replace(**self.target.own)
+        return Recipe().replace(**self.target.defaults)
 
 
 @dataclass(eq=False)
@@ -196,7 +197,7 @@ def target(script: ScriptFacts) -> Target:
     """Where a script trains, with its own settings, and what it refuses, whatever the value."""
     here = target_of(script.device, Description({}, [], script.facts, script.convolves))
     own = allowed(script.settings)
-    return replace(here, own=own, refuses=lambda name, recipe: script.refused.get(name, ""))
+    return replace(here, defaults=own, refuses=lambda name, recipe: script.refused.get(name, ""))
 
 
 def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:

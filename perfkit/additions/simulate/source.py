@@ -69,8 +69,8 @@ class SimulatedSource(Source["SimulatedSession"]):
         progress.phase("loading")
         with Child(cancelled=progress.cancelled) as child:
             about = {"workload": subject.workload, "preset": subject.size.name, "code": subject.code}
-            told = child.ask("describe", **about, device="cpu", options=dict(subject.options))
-        yield SimulatedSession(replace(self, told=told), progress, store)
+            description = child.ask("describe", **about, device="cpu", options=dict(subject.options))
+        yield SimulatedSession(replace(self, reported=description), progress, store)
 
     @property
     def is_articles(self) -> bool:

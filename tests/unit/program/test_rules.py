@@ -70,7 +70,7 @@ def test_a_workload_may_offer_only_what_depends_on_it():
 def test_a_script_keeps_its_own_settings_where_a_switch_is_refused():
     refused = {"workers": "it has a batch sampler"}
     target = Target(
-        "cpu", own={"workers": 4, "amp": "bf16"}, refuses=lambda name, recipe: refused.get(name, "")
+        "cpu", defaults={"workers": 4, "amp": "bf16"}, refuses=lambda name, recipe: refused.get(name, "")
     )
     recipe, reasons = applicable(Recipe(workers=2, amp="off"), target)
     assert recipe.workers == 4 and recipe.amp == "off" and reasons == refused

@@ -175,7 +175,7 @@ def install(monkeypatch, machine):
     monkeypatch.setattr(
         here.zygote, "prepare", lambda variables, generation: machine.prepared.append(variables)
     )
-    monkeypatch.setattr(here, "Machine", partial(sides.Machine, clock=lambda: machine.now))
+    monkeypatch.setattr(here, "Bench", partial(sides.Bench, clock=lambda: machine.now))
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": {"cores_usable": 2}})
     monkeypatch.setattr(record.cores, "read_conditions", lambda: {})
     monkeypatch.setattr(slices.cores, "taken_share", lambda before, after: machine.taken())

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
-from perfkit.ladder.catalogue import KEPT, NOT_STAGES, SO_FAR, Budget
+from perfkit.ladder.catalogue import ALL_KEPT, NOT_STAGES, SO_FAR, Budget
 from perfkit.results import stats
 from perfkit.results.schema import AGAIN, Busiest
 from perfkit.results.store import RunStore
@@ -49,7 +49,7 @@ def test_a_stage_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(
     runs = climb(ladder)
     dropped = "not kept: slower"
     told = ["", "kept", dropped, "kept", "", ""]
-    assert facts(runs) == dict(zip(["baseline", *NAMES, KEPT, AGAIN], told, strict=True))
+    assert facts(runs) == dict(zip(["baseline", *NAMES, ALL_KEPT, AGAIN], told, strict=True))
     _, loading, layout, compiled, final, _ = runs
     assert changed(layout) == {"channels_last"}
     assert changed(compiled) == {"compile"}
@@ -162,7 +162,7 @@ def gains(recipe, together=1.0):
 def test_stages_of_a_group_share_rounds_and_the_next_is_built_on_all_that_were_kept(machine, ladder):
     machine.rate = gains
     runs = climb(ladder.trying(stages=(*GROUP, "channels_last")))
-    assert [run.stage for run in runs] == ["baseline", *GROUP, SO_FAR, "channels_last", KEPT, AGAIN]
+    assert [run.stage for run in runs] == ["baseline", *GROUP, SO_FAR, "channels_last", ALL_KEPT, AGAIN]
     base, larger, bytes_, both, layout, final, _ = runs
     assert {tuple(sorted(machine.slices()[at : at + 3])) for at in range(0, 15, 3)} == {(0, 1, 2)}
     for run, gain in ((larger, 1.2), (bytes_, 1.3)):
@@ -187,7 +187,7 @@ def test_what_is_kept_so_far_says_of_each_stage_how_it_was_measured(machine, lad
     machine.rate = lambda recipe: rate(recipe) * 1.4 ** (recipe.allocator == "keep") * 2**recipe.channels_last
     runs = climb(ladder.trying(stages=("allocator", "data_loading", "channels_last")))
     *_, both, layout, final, _ = runs
-    assert [run.stage for run in (both, layout, final)] == [SO_FAR, "channels_last", KEPT]
+    assert [run.stage for run in (both, layout, final)] == [SO_FAR, "channels_last", ALL_KEPT]
     for run in (both, layout):
         pairing = run.pairing("baseline")
         assert pairing.interleaved
@@ -242,7 +242,7 @@ def of_both(amp, fewer, both):
 def test_two_stages_that_help_only_at_once_are_tried_together_and_kept(machine, ladder):
     machine.rate = of_both(0.8, 0.7, 1.2)
     runs = climb(ladder.trying(stages=AT_ONCE), RunStore())
-    assert [run.stage for run in runs] == ["baseline", "amp", "cpu_threads", BOTH, "compile", KEPT, AGAIN]
+    assert [run.stage for run in runs] == ["baseline", "amp", "cpu_threads", BOTH, "compile", ALL_KEPT, AGAIN]
     base, _, threads, both, compiled, final, _ = runs
     assert {tuple(sorted(machine.slices()[at : at + 4])) for at in range(0, 20, 4)} == {(0, 1, 2, 3)}
     assert (facts(runs)["amp"], facts(runs)["cpu_threads"]) == ("not kept: slower",) * 2
@@ -347,7 +347,7 @@ def test_a_stage_is_not_kept_if_what_was_kept_failed_with_it(machine, ladder):
     runs = climb(ladder)
     assert facts(runs)["data_loading"] == "kept" and facts(runs)["compile"] == ""
     assert [run.stage for run in runs if run.status == "failed"] == [SO_FAR], "it is told"
-    assert runs[-2].stage == KEPT and runs[-2].recipe == runs[1].recipe
+    assert runs[-2].stage == ALL_KEPT and runs[-2].recipe == runs[1].recipe
 
 
 def test_a_baseline_that_fails_at_the_end_is_told(machine, ladder):

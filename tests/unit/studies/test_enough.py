@@ -59,7 +59,7 @@ def test_rounds_that_scatter_go_on_while_another_incarnation_has_time():
     scattered = found([{"baseline": 10.0, "amp": rate} for rate in (100.0, 1000.0) * 6])
     enough = Enough(scattered, TIMED, clock)
     assert not enough.is_satisfied() and not enough.is_over()
-    needed_s = scattered.now.start_s + stats.MIN_ROUNDS * scattered.now.round_s
+    needed_s = scattered.latest.start_s + stats.MIN_ROUNDS * scattered.latest.round_s
     clock.now = BUDGET.stage_s - needed_s - 0.1
     assert not enough.is_over()
     clock.now = BUDGET.stage_s - needed_s + 0.1
@@ -74,7 +74,7 @@ def test_a_side_whose_ratio_is_known_rests_and_the_first_one_never_does():
 
 def test_memory_that_holds_two_sides_has_those_with_the_fewest_rounds_next():
     measured = found([STEADY, {**STEADY, "tf32": 9.0}], ("baseline", "amp", "tf32"))
-    measured.most = 2
+    measured.fitting = 2
     assert [side.stage.name for side in Enough(measured, TIMED, Clock()).next_sides()] == ["baseline", "tf32"]
 
 

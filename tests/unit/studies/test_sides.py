@@ -333,7 +333,7 @@ def test_a_training_that_ends_in_its_turn_leaves_the_others_theirs(
 ):
     """They were called stopped, as if by a person. One that ends in its first slice has failed."""
     monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda *_: True)
-    monkeypatch.setattr("perfkit.studies.sides.Machine.shuffled", lambda self, sides: sides[::order])
+    monkeypatch.setattr("perfkit.studies.sides.Bench.shuffled", lambda self, sides: sides[::order])
     is_ended = lambda child: machine.batch_of(child) == 8 and machine.slices().count(child.number) > slices
     machine.fail("slice", TrainingEnded("it has ended"), is_ended)
     with where.open() as session:

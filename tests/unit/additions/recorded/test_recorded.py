@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from perfkit.additions.parity.study import parity
 from perfkit.errors import InvalidValue
-from perfkit.ladder.catalogue import KEPT, SO_FAR
+from perfkit.ladder.catalogue import ALL_KEPT, SO_FAR
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.schema import AGAIN
@@ -49,7 +49,7 @@ def test_a_ladder_measured_in_groups_is_played_in_its_order_and_one_stage_with_w
     file = tmp_path / "groups.json"
     file.write_bytes(recordings.content([base, loading, so_far, amp, *old[-2:]]))
     played = climb(plan(device=f"recorded:{file}"))
-    assert [run.stage for run in played] == ["baseline", "data_loading", SO_FAR, "amp", KEPT, AGAIN]
+    assert [run.stage for run in played] == ["baseline", "data_loading", SO_FAR, "amp", ALL_KEPT, AGAIN]
     before, stage = climb(plan(stages=["amp"], device=f"recorded:{file}").trying(below=True))
     assert (before.id, stage.stage) == ("so-far", "amp")
 

@@ -29,7 +29,7 @@ SEEN = Switches(SYMPTOMS, Target("cpu"), Observation(block=block(100, waits=0.5)
 
 
 def on(device, **own):
-    return Target(device, own=own)
+    return Target(device, defaults=own)
 
 
 OF_SYMPTOMS = ("cores", "cpu_has_bf16", "run", "is_disturbed")
@@ -96,7 +96,9 @@ def test_what_the_check_up_calls_slower_is_not_suggested():
 
 def test_bounds_come_before_what_only_measuring_tells_and_measured_gains_before_both():
     refused = {"compile": "the script compiles it already"}
-    target = Target("cpu", own={"channels_last": True}, refuses=lambda name, recipe: refused.get(name, ""))
+    target = Target(
+        "cpu", defaults={"channels_last": True}, refuses=lambda name, recipe: refused.get(name, "")
+    )
     seen = replace(SEEN, target=target)
     found = suggest(seen)
     assert [idea.cause for idea in found] == ["Loader workers", "AMP", "Optimizer"], "neither refused nor on"

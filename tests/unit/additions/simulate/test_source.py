@@ -74,7 +74,7 @@ def test_a_switch_without_published_figures_is_refused_with_the_reason():
     assert "no published figures" in why_not("compile_mode", compiled, source.target)
     assert "not simulated in bfloat16" in why_not("amp", Recipe(amp="bf16"), source.target)
     assert staging.all_stages(source)[0].recipe == source.baseline()
-    source = dataclasses.replace(source, told=replace(source.description, convolves=False))
+    source = dataclasses.replace(source, reported=replace(source.description, convolves=False))
     session = SimulatedSession(source, Progress())
     for predict in (lambda: staging.all_stages(source), lambda: session.prediction(source.baseline())):
         with pytest.raises(InvalidValue, match=r"not simulated in float32: .* another setting, such as"):
