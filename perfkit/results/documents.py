@@ -61,5 +61,5 @@ def read(text: bytes, kind: type[T], what: object) -> T:
     except (ValueError, TypeError, KeyError, RecursionError) as problem:
         wrong = f"{what} is not a {name} of this version of perfkit: {problem}"
         raise StoreError(wrong, "Restore it, or measure again") from None
-    known = f"its schema is {version}, but this version knows only {SCHEMA}"
-    raise StoreError(f"{what} is a {name} of a later version of perfkit: {known}", "Update perfkit")
+    versions = f"its schema is {version}, but this version knows only {SCHEMA}"
+    raise StoreError(f"{what} is a {name} of a later version of perfkit: {versions}", "Update perfkit")

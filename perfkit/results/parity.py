@@ -14,9 +14,9 @@ if not TYPE_CHECKING:  # JSON has no NaN and no infinity, so a file has null ins
 
 def restore(losses: list[Any]) -> None:
     """Replaces null from a file by NaN: a training that diverged has losses as well."""
-    for at, loss in enumerate(losses):
+    for number, loss in enumerate(losses):
         if loss is None:
-            losses[at] = math.nan
+            losses[number] = math.nan
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Parity(msgspec.Struct, frozen=True):
         return f"{self.title}: {self.outcome}"
 
 
-def check_losses(ours: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool) -> Check:
+def check_losses(own: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool) -> Check:
     """Whether the first losses of a training equal those of the plain one, up to rounding.
 
     They must be equal if the switches are exact. Otherwise they may differ by 0.1% of the largest loss, or by
@@ -68,16 +68,18 @@ def check_losses(ours: Sequence[float], plain: Sequence[float], exactness: str, 
     """
     if exactness == "changes training":
         return Check("losses", True, "different losses, because a step has more or fewer samples")
-    count = min(len(ours), len(plain))
-    a = np.array(ours[:count])
-    b = np.array(plain[:count])
+    count = min(len(own), len(plain))
+    own_values = np.array(own[:count])
+    plain_values = np.array(plain[:count])
     if not count:
         return Check("losses", False, "there are no losses to compare: nothing called backward")
-    differing = np.flatnonzero((a != b) & ~(np.isnan(a) & np.isnan(b)))
+    differing = np.flatnonzero(
+        (own_values != plain_values) & ~(np.isnan(own_values) & np.isnan(plain_values))
+    )
     if not differing.size:
         return Check("losses", True, f"equal bit for bit for the first {count}")
-    largest = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1e-12
-    furthest = np.abs(a - b)[differing].max() / largest
+    largest = np.abs(plain_values[np.isfinite(plain_values)]).max(initial=0.0) or 1e-12
+    furthest = np.abs(own_values - plain_values)[differing].max() / largest
     text = f"differ from number {differing[0] + 1} of {count} on, by at most {100 * furthest:.2g}%"
     if exactness == "bitwise":
         return Check("losses", False, f"{text}, which no switch explains")

@@ -76,15 +76,15 @@ def available() -> Mapping[str, Path]:
 
 def find(name: str) -> list[Run]:
     """The runs of a recording, by its name or its file (`FILES`); a `StoreError` if it cannot be read."""
-    known = available()
-    path = known.get(name, Path(name))
+    files = available()
+    path = files.get(name, Path(name))
     if path.suffix in FILES and path.is_file():
         if path.suffix == ".json" and path.stat().st_size > MOST_BYTES:
             raise StoreError(f"{path.name} has over {MOST_BYTES:,} bytes", "Do not trust it")
         recording = read(_unpacked(path) if path.suffix == ".zip" else path.read_bytes(), Recording, path)
         return [msgspec.structs.replace(run, origin=recording.provenance) for run in recording.runs]
-    there = f"There are: {', '.join(known) or 'none'}. Or name a file of `perfkit run -o`, or of `make gpu`"
-    raise InvalidValue(f"there is no recording '{name}'", there)
+    remedy = f"There are: {', '.join(files) or 'none'}. Or name a file of `perfkit run -o`, or of `make gpu`"
+    raise InvalidValue(f"there is no recording '{name}'", remedy)
 
 
 def _unpacked(path: Path) -> bytes:

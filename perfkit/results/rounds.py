@@ -29,8 +29,8 @@ def undisturbed(shares: Sequence[float], count: int) -> Flags:
     `shares` are the shares of the cores that others took in each round; empty if not measured.
     """
     values = np.array(shares) if len(shares) == count else np.zeros(count)
-    alone: Flags = values <= stats.CLEAN
-    return alone if alone.sum() >= min(stats.MIN_ROUNDS, count) else np.ones(count, bool)
+    is_clean: Flags = values <= stats.CLEAN
+    return is_clean if is_clean.sum() >= min(stats.MIN_ROUNDS, count) else np.ones(count, bool)
 
 
 class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,11 +54,11 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
         spread = self.spread or usual
         own = np.log(self.own_samples_per_s)
         other = np.log(self.other_samples_per_s)
-        counts = stats.weights(self.disturbed, own.size)
+        weights = stats.weights(self.disturbed, own.size)
         if self.interleaved:
-            return stats.nested(own - other, self.sizes, counts, spread)
+            return stats.nested(own - other, self.sizes, weights, spread)
         return stats.difference(
-            stats.nested(own, self.sizes, counts, spread), stats.nested(other, self.sizes, counts, spread)
+            stats.nested(own, self.sizes, weights, spread), stats.nested(other, self.sizes, weights, spread)
         )
 
 
@@ -136,8 +136,8 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         quiet, noisy = (stats.nested(part, [part.size], np.ones(part.size)) for part in parts)
         if abs(quiet.centre - noisy.centre) <= math.hypot(quiet.half, noisy.half):
             return None
-        rounds = stats.MIN_ROUNDS
-        return stats.judged(quiet.centre, quiet.half, rounds), stats.judged(noisy.centre, noisy.half, rounds)
+        count = stats.MIN_ROUNDS
+        return stats.judged(quiet.centre, quiet.half, count), stats.judged(noisy.centre, noisy.half, count)
 
 
 def pooled(before: Pairing, now: Pairing) -> Pairing:
@@ -155,10 +155,10 @@ def pooled(before: Pairing, now: Pairing) -> Pairing:
 def aa_pairs(pairing: Pairing) -> list[AAPair]:
     """How much two equal sides differed, in each incarnation that other programs left undisturbed."""
     pairs = []
-    at = 0
+    start = 0
     for size in pairing.sizes:
-        part = slice(at, at + size)
-        at += size
+        part = slice(start, start + size)
+        start += size
         own = np.array(pairing.own_samples_per_s[part])
         other = np.array(pairing.other_samples_per_s[part])
         if size >= stats.MIN_ROUNDS and max(pairing.disturbed[part], default=0.0) <= stats.CLEAN:

@@ -39,9 +39,9 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         rates = np.array(self.raw.block_samples_per_s)
         if self.status != "ok" or not rates.size:
             return None
-        counts = stats.weights(self.raw.disturbed, rates.size)
+        weights = stats.weights(self.raw.disturbed, rates.size)
         spread = stats.ONE_PROCESS if self.simulated else stats.UNKNOWN
-        own = stats.nested(np.log(rates), self.raw.sizes, counts, spread)
+        own = stats.nested(np.log(rates), self.raw.sizes, weights, spread)
         baseline = self.pairing("baseline")
         centre = own.centre
         if self.reference_samples_per_s and baseline:
@@ -88,7 +88,7 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     def is_slower_on_cached_batch(self) -> bool:
         """Whether a cached batch made it slower, by more than chance, which is impossible."""
         share = self._on_cached_batch
-        return bool(share and share.rounds >= stats.MIN_ROUNDS and share.centre - share.half > 0.01)
+        return bool(share and share.effective_rounds >= stats.MIN_ROUNDS and share.centre - share.half > 0.01)
 
     @cached_property
     def _on_cached_batch(self) -> Nested | None:
@@ -98,8 +98,8 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         rates = np.array(self.raw.block_samples_per_s[first])
         if not (cached.size and rates.size):
             return None
-        counts = stats.weights(self.raw.disturbed[first], rates.size)
-        own = stats.nested(np.log(rates), [rates.size], counts, stats.ONE_PROCESS)
+        weights = stats.weights(self.raw.disturbed[first], rates.size)
+        own = stats.nested(np.log(rates), [rates.size], weights, stats.ONE_PROCESS)
         return stats.difference(
             own, stats.nested(np.log(cached), [cached.size], np.ones(cached.size), stats.ONE_PROCESS)
         )

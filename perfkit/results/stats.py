@@ -64,8 +64,8 @@ def median(values: Values) -> Estimate | None:
     from scipy import special
 
     ordered = np.sort(values)
-    outside = max(0, math.ceil(float(special.bdtrik(0.025, values.size, 0.5))) - 1)
-    return Estimate(float(np.median(ordered)), float(ordered[outside]), float(ordered[-1 - outside]))
+    rank = max(0, math.ceil(float(special.bdtrik(0.025, values.size, 0.5))) - 1)
+    return Estimate(float(np.median(ordered)), float(ordered[rank]), float(ordered[-1 - rank]))
 
 
 class Spread(NamedTuple):
@@ -93,14 +93,14 @@ class Nested(NamedTuple):
 
     centre: float
     half: float  # half of its 95% interval
-    rounds: float  # the equivalent number of undisturbed rounds
+    effective_rounds: float  # the number of undisturbed rounds that tell as much
 
 
 def weights(disturbed: Sequence[float], count: int) -> Values:
     """The weight of each of `count` rounds, by the share of the cores that others took; 1 if unknown."""
     shares = np.array(disturbed) if len(disturbed) == count else np.zeros(count)
-    counts: Values = 1 / (1 + (shares / CLEAN) ** 2)
-    return counts
+    values: Values = 1 / (1 + (shares / CLEAN) ** 2)
+    return values
 
 
 def is_spoiled(disturbed: Sequence[float], count: int) -> bool:
@@ -108,7 +108,7 @@ def is_spoiled(disturbed: Sequence[float], count: int) -> bool:
     return bool(weights(disturbed, count).mean() <= 0.5)
 
 
-def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = UNKNOWN) -> Nested:
+def nested(logs: Values, sizes: Sequence[int], weights: Values, spread: Spread = UNKNOWN) -> Nested:
     """The mean of rounds nested in incarnations, with its 95% interval (Kalibera and Jones 2013).
 
     Each incarnation has its own mean, around which its rounds scatter. The variances between and within
@@ -116,40 +116,41 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
     between them, so what is known of equal processes counts as well, with its own degrees of freedom. With
     one incarnation it is all that is known; with many it hardly matters.
 
-    `logs` has the rounds in the order of time, `sizes` the number of rounds of each incarnation, `counts` the
-    weight of each round, and `spread` is how much equal processes differ.
+    `logs` has the rounds in the order of time, `sizes` the number of rounds of each incarnation, `weights`
+    the weight of each round, and `spread` is how much equal processes differ.
     """
     from scipy import special
 
     parts = np.split(np.arange(logs.size), np.cumsum(sizes)[:-1])
-    totals = np.array([counts[at].sum() for at in parts])
-    means = np.array([np.average(logs[at], weights=counts[at]) for at in parts])
+    totals = np.array([weights[at].sum() for at in parts])
+    means = np.array([np.average(logs[at], weights=weights[at]) for at in parts])
     shares = totals / totals.sum()
     centre = float(shares @ means)
-    scatter = sum(float(counts[at] @ (logs[at] - mean) ** 2) for at, mean in zip(parts, means, strict=True))
+    scatter = sum(float(weights[at] @ (logs[at] - mean) ** 2) for at, mean in zip(parts, means, strict=True))
     within = scatter / max(1, logs.size - len(parts))
     expected = np.maximum(spread.sd**2 + within / totals, 1e-18)
     # How much larger than expected the variance is. Several incarnations count in this, one alone does not.
-    seen = float(((means - centre) ** 2 / expected).sum())
+    observed = float(((means - centre) ** 2 / expected).sum())
     freedom = spread.freedom + len(parts) - 1
-    excess = (spread.freedom + seen) / freedom
+    excess = (spread.freedom + observed) / freedom
     student = float(special.stdtrit(freedom, 0.975))
     half = student * math.sqrt(excess * float(shares**2 @ expected))
-    return Nested(centre, half, float(counts.sum()))
+    return Nested(centre, half, float(weights.sum()))
 
 
 def difference(own: Nested, other: Nested) -> Nested:
     """The difference of two means that were measured independently."""
-    return Nested(own.centre - other.centre, math.hypot(own.half, other.half), min(own.rounds, other.rounds))
+    rounds = min(own.effective_rounds, other.effective_rounds)
+    return Nested(own.centre - other.centre, math.hypot(own.half, other.half), rounds)
 
 
-def judged(centre: float, half: float, rounds: int, precision: float = PRECISION) -> Ratio:
+def judged(centre: float, half: float, round_count: int, precision: float = PRECISION) -> Ratio:
     """A ratio from the mean of its logarithm and half the width of its 95% interval, which give the verdict.
 
     A wide interval that includes no effect is undecided: more rounds would decide.
     """
     verdict: Verdict = "undecided"
-    if rounds >= MIN_ROUNDS:
+    if round_count >= MIN_ROUNDS:
         if abs(centre) > max(half, math.log1p(MIN_EFFECT)):
             verdict = "faster" if centre > 0 else "slower"
         elif half <= math.log1p(precision):

@@ -93,9 +93,9 @@ class RunStore:
 
     def delete(self, ids: Iterable[str]) -> None:
         """Marks runs as deleted, all or none; `undelete` brings them back."""
-        known = [(self.get(run_id).id,) for run_id in ids]
+        rows = [(self.get(run_id).id,) for run_id in ids]
         with self._open() as database:
-            database.executemany("UPDATE runs SET deleted = 1 WHERE id = ?", known)
+            database.executemany("UPDATE runs SET deleted = 1 WHERE id = ?", rows)
 
     def undelete(self) -> None:
         """Brings back every deleted run, with its guess and decision."""
@@ -169,7 +169,7 @@ class RunStore:
 
     def decisions(self, ladder_key: str) -> dict[str, Decided]:
         """The newest decision on each stage of a ladder, oldest first, unless its run was deleted."""
-        found: dict[str, Decided] = {}
+        decided: dict[str, Decided] = {}
         for stage, kept, by, why, settings, body in self._do(_SQL["decided"], (self.machine_id, ladder_key)):
             try:
                 run = read(body, Run, f"the run of {stage}")
@@ -177,8 +177,8 @@ class RunStore:
             except (StoreError, ValueError) as problem:
                 self._leave_out(f"left out: {problem}")
                 continue
-            found[stage] = Decided(Decision(bool(kept), by, why), switches, run)
-        return found
+            decided[stage] = Decided(Decision(bool(kept), by, why), switches, run)
+        return decided
 
     def spread(self, device: str, allocator: str = "default", workers: bool = False) -> Spread:
         """How much equal processes differ on this machine, by device, allocator and whether workers load."""

@@ -10,7 +10,7 @@ def upgraded(data: dict[str, Any]) -> dict[str, Any]:
     data = {**data, "schema": 2}
     for name, change in (("runs", upgraded), ("pairings", _pairing)):
         if isinstance(data.get(name), list):
-            data[name] = [change(each) if isinstance(each, dict) else each for each in data[name]]
+            data[name] = [change(entry) if isinstance(entry, dict) else entry for entry in data[name]]
     if isinstance(data.get("facts"), dict):
         data |= _typed(dict(data["facts"]))
     return data

@@ -147,4 +147,4 @@ def chart(versions: Sequence[Version], whole: Ratio | None = None) -> Figure:
 def _product(gains: Sequence[Ratio]) -> Ratio:
     """The product of gains that were measured independently: in logarithms, half-widths add by squares."""
     halves = [math.log(gain.high / gain.low) / 2 for gain in gains]
-    return judged(sum(math.log(gain.ratio) for gain in gains), math.hypot(*halves), rounds=0)
+    return judged(sum(math.log(gain.ratio) for gain in gains), math.hypot(*halves), round_count=0)
