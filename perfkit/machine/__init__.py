@@ -45,15 +45,15 @@ def torch_build() -> dict[str, str]:
 def facts() -> dict[str, Any]:
     """This machine and its software as plain data, read once. Runs with equal `id`s are comparable."""
     driver, cards = gpus.facts()
-    found = {name: version(name) for name in _PACKAGES}
-    versions = {name: number for name, number in found.items() if number} | torch_build()
+    packages = {name: version(name) for name in _PACKAGES}
+    versions = {name: number for name, number in packages.items() if number} | torch_build()
     shared = cores.ROOT / "dev/shm"  # loader workers pass batches through it
     tree = checkout()
     hardware = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": cards, "versions": versions}
     nodes = [name for name in gpus.NODES if (cores.ROOT / "dev" / name).exists()]
     if nodes and not cards:
         hardware["nodes"] = nodes
-    described = ("git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    git_describe = ("git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     return {
         "id": comparable(hardware),
         "os": platform.platform(),
@@ -61,7 +61,7 @@ def facts() -> dict[str, Any]:
         **hardware,
         "shm_bytes": shutil.disk_usage(shared).total if shared.is_dir() else None,
         "driver": driver,
-        "commit": _first_line(*described) if tree else None,
+        "commit": _first_line(*git_describe) if tree else None,
     }
 
 
@@ -85,9 +85,9 @@ def comparable(facts: Mapping[str, Any]) -> str:
     cpu = facts["cpu"]
     # NVML does not see a Jetson's GPU: such a machine must not look like one without a GPU.
     names = [gpu["name"] for gpu in facts["gpus"]] or facts.get("nodes", [])
-    same = [cpu["model"], cpu["cores_usable"], round(facts["memory_bytes"] / GIB), names]
-    same.append(facts["versions"].get("torch"))
-    return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:10]
+    parts = [cpu["model"], cpu["cores_usable"], round(facts["memory_bytes"] / GIB), names]
+    parts.append(facts["versions"].get("torch"))
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:10]
 
 
 def _cpu() -> dict[str, Any]:
@@ -113,10 +113,10 @@ def _text(file: Path) -> str:
 def _first_line(*command: str) -> str | None:
     """The first line that a short command prints; None if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return next(iter(done.stdout.splitlines()), None)
+    return next(iter(completed.stdout.splitlines()), None)
 
 
 def describe(machine: Mapping[str, Any]) -> str:

@@ -82,9 +82,9 @@ class CpuTimes(NamedTuple):
 
 def cpu_times(measured: float = 0.0) -> CpuTimes:
     """The CPU times up to now; `measured` is what the measured processes have used of them, in seconds."""
-    each = psutil.cpu_times(percpu=True)
+    per_core = psutil.cpu_times(percpu=True)
     capacity = idle = 0.0
-    for times in [each[core] for core in affinity() if core < len(each)] or each:
+    for times in [per_core[core] for core in affinity() if core < len(per_core)] or per_core:
         # Linux counts a guest's time as user time, too.
         capacity += sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         idle += times.idle + getattr(times, "iowait", 0.0)

@@ -28,7 +28,7 @@ print(json.dumps(dict(imported=True, cuda=cuda, bf16=bf16, mps=torch.backends.mp
 _OTHERS = " (or cuda:1, the second GPU; sim:v100, a simulated one; recorded:NAME)"
 
 
-class Found(msgspec.Struct, frozen=True):
+class Accelerators(msgspec.Struct, frozen=True):
     """What torch finds on this machine."""
 
     cuda: list[str] = []  # the names of the GPUs
@@ -39,22 +39,23 @@ class Found(msgspec.Struct, frozen=True):
 
 
 @functools.cache
-def ask_torch() -> Found:
+def ask_torch() -> Accelerators:
     """Asks torch in a separate process, which takes seconds."""
     command = [sys.executable, "-c", _ASK_TORCH]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-        answer, message = (text.strip().rpartition("\n")[2].strip() for text in (done.stdout, done.stderr))
-        return msgspec.structs.replace(msgspec.json.decode(answer, type=Found), error=message)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        outputs = completed.stdout, completed.stderr
+        answer, message = (text.strip().rpartition("\n")[2].strip() for text in outputs)
+        return msgspec.structs.replace(msgspec.json.decode(answer, type=Accelerators), error=message)
     except (OSError, subprocess.SubprocessError) as problem:
-        return Found(error=str(problem))
+        return Accelerators(error=str(problem))
     except msgspec.DecodeError:
-        return Found(error=message or f"torch's process ended with {done.returncode}")
+        return Accelerators(error=message or f"torch's process ended with {completed.returncode}")
 
 
-def accelerators() -> Found:
+def accelerators() -> Accelerators:
     """What torch finds. It is not asked if this machine cannot have an accelerator."""
-    return ask_torch() if _may_have_accelerator() else Found()
+    return ask_torch() if _may_have_accelerator() else Accelerators()
 
 
 def _may_have_accelerator() -> bool:
@@ -76,10 +77,10 @@ def check_device(name: str | None) -> str:
         return "mps" if accelerators().mps else "cpu"
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
         raise one_of(name, ["cuda", "mps", "cpu"], "device", see=_OTHERS)
-    found = accelerators() if name != "cpu" else Found()
-    available = [f"cuda:{number}" for number in range(len(found.cuda))]
-    available += ["mps", "cpu"] if found.mps else ["cpu"]
-    if name in available or (name == "cuda" and found.cuda):
+    present = accelerators() if name != "cpu" else Accelerators()
+    available = [f"cuda:{number}" for number in range(len(present.cuda))]
+    available += ["mps", "cpu"] if present.mps else ["cpu"]
+    if name in available or (name == "cuda" and present.cuda):
         return name
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")
     why = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is '{mask}')"

@@ -37,7 +37,7 @@ def _nvml() -> Any:
     return None
 
 
-def _ask(name: str, *arguments: Any) -> Any:
+def _query(name: str, *arguments: Any) -> Any:
     """The result of `pynvml.nvmlNAME`; None if NVML or the field is missing."""
     try:
         answer = getattr(_nvml(), f"nvml{name}")(*arguments)
@@ -47,7 +47,7 @@ def _ask(name: str, *arguments: Any) -> Any:
 
 
 def _cards() -> list[Any]:
-    handles = [_ask("DeviceGetHandleByIndex", index) for index in range(_ask("DeviceGetCount") or 0)]
+    handles = [_query("DeviceGetHandleByIndex", index) for index in range(_query("DeviceGetCount") or 0)]
     return [handle for handle in handles if handle is not None]
 
 
@@ -55,8 +55,8 @@ def _card(uuid: str | None) -> Any:
     """The GPU or MIG instance with this UUID. torch names a MIG instance as if it were a GPU."""
     if not uuid:
         return None
-    card = _ask("DeviceGetHandleByUUID", uuid)
-    return _ask("DeviceGetHandleByUUID", uuid.replace("GPU-", "MIG-", 1)) if card is None else card
+    card = _query("DeviceGetHandleByUUID", uuid)
+    return _query("DeviceGetHandleByUUID", uuid.replace("GPU-", "MIG-", 1)) if card is None else card
 
 
 def uuids(index: str) -> list[str]:
@@ -65,38 +65,38 @@ def uuids(index: str) -> list[str]:
     CUDA numbers visible GPUs by speed unless CUDA_DEVICE_ORDER says otherwise, NVML by their slots: if there
     are several models, it may be any. A MIG instance counts as its whole GPU.
     """
-    known = {str(_ask("DeviceGetUUID", card)): _ask("DeviceGetName", card) for card in _cards()}
+    names = {str(_query("DeviceGetUUID", card)): _query("DeviceGetName", card) for card in _cards()}
     chosen = index
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        names = [name.strip() for name in visible.split(",")]
-        chosen = names[int(index)] if int(index) < len(names) else index
+        visible_names = [name.strip() for name in visible.split(",")]
+        chosen = visible_names[int(index)] if int(index) < len(visible_names) else index
     if not chosen.isdigit():
-        whole = _ask("DeviceGetDeviceHandleFromMigDeviceHandle", _ask("DeviceGetHandleByUUID", chosen))
-        name = chosen if whole is None else str(_ask("DeviceGetUUID", whole))
-        return [uuid for uuid in known if uuid.startswith(name)]
-    if len(set(known.values())) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        return list(known)
-    return [uuid for number, uuid in enumerate(known) if number == int(chosen)]
+        whole = _query("DeviceGetDeviceHandleFromMigDeviceHandle", _query("DeviceGetHandleByUUID", chosen))
+        name = chosen if whole is None else str(_query("DeviceGetUUID", whole))
+        return [uuid for uuid in names if uuid.startswith(name)]
+    if len(set(names.values())) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        return list(names)
+    return [uuid for number, uuid in enumerate(names) if number == int(chosen)]
 
 
 def holds_one_process(uuid: str | None) -> bool:
     """Whether a GPU is in exclusive mode, as on some clusters: a second training on it fails."""
     card = _card(uuid)
-    return card is not None and _ask("DeviceGetComputeMode", card) in _EXCLUSIVE
+    return card is not None and _query("DeviceGetComputeMode", card) in _EXCLUSIVE
 
 
 def facts() -> tuple[str | None, list[dict[str, Any]]]:
     """The driver's version, and the constant facts about each GPU."""
     cards = [
         {
-            "name": _ask("DeviceGetName", card),
-            "uuid": _ask("DeviceGetUUID", card),
-            "memory_bytes": getattr(_ask("DeviceGetMemoryInfo", card), "total", None),
-            "power_limit_w": _watts(_ask("DeviceGetPowerManagementLimit", card)),
+            "name": _query("DeviceGetName", card),
+            "uuid": _query("DeviceGetUUID", card),
+            "memory_bytes": getattr(_query("DeviceGetMemoryInfo", card), "total", None),
+            "power_limit_w": _watts(_query("DeviceGetPowerManagementLimit", card)),
         }
         for card in _cards()
     ]
-    return _ask("SystemGetDriverVersion"), cards
+    return _query("SystemGetDriverVersion"), cards
 
 
 def current_states() -> list[dict[str, Any]]:
@@ -105,17 +105,17 @@ def current_states() -> list[dict[str, Any]]:
 
 
 def _state(card: Any) -> dict[str, Any]:
-    reasons = _ask("DeviceGetCurrentClocksThrottleReasons", card)  # every driver knows this older name
-    running = _ask("DeviceGetComputeRunningProcesses", card)
-    this = psutil.Process()
-    ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
+    reasons = _query("DeviceGetCurrentClocksThrottleReasons", card)  # every driver knows this older name
+    running = _query("DeviceGetComputeRunningProcesses", card)
+    own = psutil.Process()
+    ours = {own.pid, *(child.pid for child in own.children(recursive=True))}
     others = [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running or [] if p.pid not in ours]
     return {
-        "uuid": _ask("DeviceGetUUID", card),
-        "sm_clock_mhz": _ask("DeviceGetClockInfo", card, _SM_CLOCK),
-        "memory_clock_mhz": _ask("DeviceGetClockInfo", card, _MEMORY_CLOCK),
-        "temperature_c": _ask("DeviceGetTemperature", card, _CORE_TEMPERATURE),
-        "power_w": _watts(_ask("DeviceGetPowerUsage", card)),
+        "uuid": _query("DeviceGetUUID", card),
+        "sm_clock_mhz": _query("DeviceGetClockInfo", card, _SM_CLOCK),
+        "memory_clock_mhz": _query("DeviceGetClockInfo", card, _MEMORY_CLOCK),
+        "temperature_c": _query("DeviceGetTemperature", card, _CORE_TEMPERATURE),
+        "power_w": _watts(_query("DeviceGetPowerUsage", card)),
         "throttle_reasons": None if reasons is None else [w for bit, w in _REASONS.items() if reasons & bit],
         "other_processes": None if running is None else others,
     }
@@ -145,7 +145,7 @@ def in_wsl() -> bool:
 
 def free_gpu_bytes(uuid: str | None) -> int | None:
     """The free memory of a GPU (given by its UUID); None without a GPU or without NVML."""
-    return getattr(_ask("DeviceGetMemoryInfo", _card(uuid)), "free", None)
+    return getattr(_query("DeviceGetMemoryInfo", _card(uuid)), "free", None)
 
 
 def taken_gpu_share(uuid: str | None, since: float, own: Collection[int]) -> float:
@@ -156,7 +156,7 @@ def taken_gpu_share(uuid: str | None, since: float, own: Collection[int]) -> flo
     """
     if not (uuid and pids_known()):
         return 0.0
-    samples = _ask("DeviceGetProcessUtilization", _card(uuid), int(since * 1e6)) or []
+    samples = _query("DeviceGetProcessUtilization", _card(uuid), int(since * 1e6)) or []
     return max((sample.smUtil / 100 for sample in samples if sample.pid not in own), default=0.0)
 
 
@@ -168,12 +168,12 @@ def sample_utilization(uuid: str | None, period_s: float = 0.1) -> Iterator[list
     not by an index: NVML ignores CUDA_VISIBLE_DEVICES. Without one or without NVML, there are no samples.
     """
     samples: list[float] = []
-    ended = threading.Event()
+    is_over = threading.Event()
     card = _card(uuid)
 
     def sample() -> None:
-        while card is not None and not ended.wait(period_s):
-            if (rates := _ask("DeviceGetUtilizationRates", card)) is not None:
+        while card is not None and not is_over.wait(period_s):
+            if (rates := _query("DeviceGetUtilizationRates", card)) is not None:
                 samples.append(rates.gpu)
 
     thread = threading.Thread(target=sample, name="gpu-utilization", daemon=True)
@@ -181,5 +181,5 @@ def sample_utilization(uuid: str | None, period_s: float = 0.1) -> Iterator[list
     try:
         yield samples
     finally:
-        ended.set()
+        is_over.set()
         thread.join()

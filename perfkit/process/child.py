@@ -70,19 +70,19 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         Raises `RunFailed` if the process failed or died (or the failure's `given` error, if any),
         `TookTooLong` if it took too long, and `Cancelled` if `cancelled` was set.
         """
-        asked = Question(next(self._numbers), question, arguments)
+        request = Question(next(self._numbers), question, arguments)
         with contextlib.suppress(OSError):  # the process has ended, which `event` reports
-            self.line.send(asked)
+            self.line.send(request)
         self.resume()
-        until = time.monotonic() + (self.timeout_s or math.inf)
+        deadline = time.monotonic() + (self.timeout_s or math.inf)
         while True:
             check_cancelled(self.cancelled)
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 what = f"it took longer than its time limit of {self.timeout_s:.0f} s"
                 raise TookTooLong(what, "Allow more time, or choose a smaller preset or model")
             event = self.event()
             if isinstance(event, Answer):
-                if event.number == asked.number:  # else it answers an earlier question, which was abandoned
+                if event.number == request.number:  # else it answers an earlier question, which was abandoned
                     return event.value
             elif isinstance(event, RunFailed):
                 failure = self.explained(event)
@@ -139,16 +139,16 @@ class Child(Conversation):
             raise
 
     def _launch(self, variables: dict[str, str]) -> None:
-        about = zygote.About(variables, machine.import_paths(), os.getcwd(), str(self.log))
+        setup = zygote.Setup(variables, machine.import_paths(), os.getcwd(), str(self.log))
         try:
             self.line, theirs = Pipe()
-            with theirs, contextlib.ExitStack() as unused:
-                unused.push(self.line)
-                self.line.send(about)
+            with theirs, contextlib.ExitStack() as on_failure:
+                on_failure.push(self.line)
+                self.line.send(setup)
                 self._process = zygote.start(
                     theirs, variables, self._generation, lambda: check_cancelled(self.cancelled)
                 )
-                unused.pop_all()
+                on_failure.pop_all()
         except OSError as problem:
             what, remedy = explain(problem)
             remedy = remedy or "Run `perfkit doctor`: it says whether torch can be imported"

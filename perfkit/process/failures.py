@@ -38,20 +38,20 @@ def explain(problem: BaseException) -> RunFailed:
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [name]
     gist = lines[-1] if lines[0].startswith("Caught ") else lines[0][:300]
     what = f"{gist}{_line(problem, text)}"
-    for known in KNOWN:
-        if re.search(known["reads"], f"{type(problem).__module__}.{name}: {text}", re.DOTALL):
-            failed = OutOfMemory if known.get("is_out_of_memory") else RunFailed
-            return failed(f"{known['kind']}: {what}", known["remedy"])
+    for case in KNOWN:
+        if re.search(case["reads"], f"{type(problem).__module__}.{name}: {text}", re.DOTALL):
+            error = OutOfMemory if case.get("is_out_of_memory") else RunFailed
+            return error(f"{case['kind']}: {what}", case["remedy"])
     return TrainingRaised(f"the training raised {name}: {what}", "Fix the error at that line")
 
 
 def explain_exit(code: int, last_line: str = "", who: str = "the measuring process") -> RunFailed:
     """Explains how a process ended without reporting a failure; a negative code is a signal."""
-    names = {-each: each.name for each in signal.Signals}  # but for most real-time signals
+    names = {-entry: entry.name for entry in signal.Signals}  # but for most real-time signals
     name = names.get(code, f"signal {-code}" if code < 0 else "")
     if name in SIGNALS:
-        failed = OutOfMemory if name == "SIGKILL" else RunFailed
-        return failed(SIGNALS[name]["what"].format(who=who), SIGNALS[name]["remedy"])
+        error = OutOfMemory if name == "SIGKILL" else RunFailed
+        return error(SIGNALS[name]["what"].format(who=who), SIGNALS[name]["remedy"])
     how = f"was ended by {name}" if name else f"ended with exit status {code}"
     last = f" (last line of its log: {last_line})" if last_line else ""
     return RunFailed(f"{who} {how}{last}", "Run `perfkit doctor`; try workers=0 to see the cause")
@@ -62,8 +62,8 @@ def _line(problem: BaseException, text: str) -> str:
     frames = [(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(problem.__traceback__)]
     # A loader worker's traceback is in the message, as text.
     quoted: list[tuple[str, str]] = re.findall(r'^ *File "([^"]+)", line (\d+)', text, re.MULTILINE)
-    found = ""
+    place = ""
     for file, line in [*quoted, *frames]:
         if is_users(file):
-            found = f" ({os.path.basename(file)}:{line})"
-    return found
+            place = f" ({os.path.basename(file)}:{line})"
+    return place

@@ -32,10 +32,10 @@ def device_lock(
         for name in lock_names(device):
             lock = filelock.FileLock(folder / f"{name}.lock", mode=0o666)  # other users may share the folder
             holder = folder / f"{name}.holder"
-            used = "the cores" if name == "cores" else "the GPU"
+            resource = "the cores" if name == "cores" else "the GPU"
             while not _acquired(lock):
                 check_cancelled(cancelled)
-                tell(f"{_command_in(holder)} uses {used}")
+                tell(f"{_command_in(holder)} uses {resource}")
             stack.callback(lock.release)
             with contextlib.suppress(OSError):  # only waiting processes read it, and they can do without it
                 holder.write_text(_own_command(), encoding="utf-8", errors="replace")

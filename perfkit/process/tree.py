@@ -31,12 +31,12 @@ class Tree:
 
     def processes(self) -> list[psutil.Process]:
         """The members that have not ended, parents before their children."""
-        found = list[psutil.Process]()
+        members = list[psutil.Process]()
         for member in self._members:
             with contextlib.suppress(psutil.Error):
-                if member not in found:  # if found, so are its children; a search takes 3 ms
-                    found += [member, *member.children(recursive=True)]
-        self._members = [process for process in dict.fromkeys(found) if _runs(process)]
+                if member not in members:  # else its children are there, too; a search takes 3 ms
+                    members += [member, *member.children(recursive=True)]
+        self._members = [process for process in dict.fromkeys(members) if _runs(process)]
         return self._members
 
     def _session(self) -> list[psutil.Process]:
@@ -44,13 +44,13 @@ class Tree:
 
         No other session can have its id as long as the root has not been waited for.
         """
-        found = []
+        processes = []
         for pid in psutil.pids():
             with contextlib.suppress(psutil.Error, OSError):
                 if self.root and os.getsid(pid) == self.root.pid:
-                    found.append(psutil.Process(pid))
+                    processes.append(psutil.Process(pid))
         is_ours = self.root is not None and self.root.is_running()
-        return [process for process in found if is_ours and _runs(process)]
+        return [process for process in processes if is_ours and _runs(process)]
 
     def await_end(self, seconds: float) -> None:
         """Waits until the root, or the eldest that is left, has ended by itself, without reaping it."""
@@ -128,8 +128,8 @@ def _is_tracker(process: psutil.Process) -> bool:
 
 
 def _await(processes: Sequence[psutil.Process], seconds: float = GRACE_S) -> None:
-    until = time.monotonic() + seconds
-    while any(_runs(process) for process in processes) and time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while any(_runs(process) for process in processes) and time.monotonic() < deadline:
         time.sleep(0.002)
 
 

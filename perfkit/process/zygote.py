@@ -44,7 +44,7 @@ _NUMBER = struct.Struct("i")
 
 
 @dataclass(frozen=True)
-class About:
+class Setup:
     """What a measuring process takes over: variables, module paths, current folder, and its log file."""
 
     environment: Mapping[str, str]
@@ -122,7 +122,7 @@ class Zygote:
         return any(not child.is_closed for child in self._children)
 
     def fork(self, line: Connection, check: Callable[[], None]) -> Forked:
-        """Forks a child, which reads its `About` from its line. The first waits until torch is imported."""
+        """Forks a child, which reads its `Setup` from its line. The first waits until torch is imported."""
         ours, theirs = os.pipe()
         try:
             with self._lock, contextlib.suppress(ConnectionError):  # the zygote has ended, and sends no id
@@ -131,7 +131,7 @@ class Zygote:
             os.close(theirs)
         child = Forked(ours, check)
         with self._lock:  # of two threads that fork at once, neither drops the other's child
-            self._children = [each for each in self._children if not each.is_closed] + [child]
+            self._children = [other for other in self._children if not other.is_closed] + [child]
         return child
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ def new_generation() -> int:
 def pids() -> set[int]:
     """The process ids of all zygotes."""
     with _lock:
-        return {known.pid for known in _zygotes.values()}
+        return {zygote.pid for zygote in _zygotes.values()}
 
 
 def end_generation(generation: int) -> None:
@@ -173,15 +173,15 @@ def end_unneeded(environment: Mapping[str, str]) -> None:
     """
     needed = (0, frozenset(_early(environment).items()))
     with _lock:
-        for key, known in list(_zygotes.items()):
-            if key[0] == 0 and key != needed and not known.is_busy:
+        for key, zygote in list(_zygotes.items()):
+            if key[0] == 0 and key != needed and not zygote.is_busy:
                 _zygotes.pop(key).close()
 
 
 def start(
     line: Connection, environment: Mapping[str, str], generation: int, check: Callable[[], None]
 ) -> Forked:
-    """Starts a measuring process, which reads its `About` from `line`; raises an OSError if that fails.
+    """Starts a measuring process, which reads its `Setup` from `line`; raises an OSError if that fails.
 
     `check` is called while torch is imported, and may raise.
     """
@@ -213,11 +213,11 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 def _zygote(early: Mapping[str, str], generation: int) -> Zygote:
     with _lock:
         key = (generation, frozenset(early.items()))
-        known = _zygotes.get(key)
-        if known is None or not known.is_alive:
-            known = Zygote(early)
-            _zygotes[key] = known
-        return known
+        zygote = _zygotes.get(key)
+        if zygote is None or not zygote.is_alive:
+            zygote = Zygote(early)
+            _zygotes[key] = zygote
+        return zygote
 
 
 # ---------------------------------------------------------------- in the zygote
@@ -309,9 +309,9 @@ def _become(line: Connection) -> None:
     """Prepares this process, then answers questions. Sends a failure to the parent. Never returns."""
     os.setsid()  # first of all: the group that is killed at the end must not be the zygote's
     try:
-        about = line.recv()
-        if os.path.isdir(os.path.dirname(about.log)):  # else the parent has given up, and removed the folder
-            _prepare(about)
+        setup = line.recv()
+        if os.path.isdir(os.path.dirname(setup.log)):  # else the parent has given up, and removed the folder
+            _prepare(setup)
             lookup.load(SERVE)(line)
     except BaseException as problem:  # whatever it is, the parent must learn of it
         traceback.print_exception(problem, file=sys.stderr)
@@ -322,22 +322,22 @@ def _become(line: Connection) -> None:
         os.killpg(0, signal.SIGKILL)  # this process and everything it started, at once
 
 
-def _prepare(about: About) -> None:
+def _prepare(setup: Setup) -> None:
     if ON_LINUX:
         die_with_parent()
         os.register_at_fork(after_in_child=die_with_parent)
         with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
             file.write("perfkit.worker")
-    with open(about.log, "ab") as output:
+    with open(setup.log, "ab") as output:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(output.fileno(), stream.fileno())
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.clear()
-    os.environ.update(about.environment)
+    os.environ.update(setup.environment)
     os.environ.pop("MPLBACKEND", None)  # a notebook sets it for itself
     tempfile.tempdir = None  # TMPDIR has changed
-    os.chdir(about.folder)
-    sys.path[:] = about.paths
+    os.chdir(setup.folder)
+    sys.path[:] = setup.paths
     sys.modules["__main__"] = types.ModuleType("__main__")  # workers must not import the zygote's
     # Loader workers start as in any script, but not by the server of Python 3.14: it outlives what is killed.
     usual = multiprocessing.get_all_start_methods()[0]

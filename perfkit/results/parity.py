@@ -69,17 +69,15 @@ def check_losses(own: Sequence[float], plain: Sequence[float], exactness: str, s
     if exactness == "changes training":
         return Check("losses", True, "different losses, because a step has more or fewer samples")
     count = min(len(own), len(plain))
-    own_values = np.array(own[:count])
-    plain_values = np.array(plain[:count])
+    new = np.array(own[:count])
+    old = np.array(plain[:count])
     if not count:
         return Check("losses", False, "there are no losses to compare: nothing called backward")
-    differing = np.flatnonzero(
-        (own_values != plain_values) & ~(np.isnan(own_values) & np.isnan(plain_values))
-    )
+    differing = np.flatnonzero((new != old) & ~(np.isnan(new) & np.isnan(old)))
     if not differing.size:
         return Check("losses", True, f"equal bit for bit for the first {count}")
-    largest = np.abs(plain_values[np.isfinite(plain_values)]).max(initial=0.0) or 1e-12
-    furthest = np.abs(own_values - plain_values)[differing].max() / largest
+    largest = np.abs(old[np.isfinite(old)]).max(initial=0.0) or 1e-12
+    furthest = np.abs(new - old)[differing].max() / largest
     text = f"differ from number {differing[0] + 1} of {count} on, by at most {100 * furthest:.2g}%"
     if exactness == "bitwise":
         return Check("losses", False, f"{text}, which no switch explains")

@@ -60,7 +60,7 @@ def test_a_numbered_gpu_becomes_the_current_one(here):
 
 
 def test_a_plan_that_loads_nothing_knows_the_gpu(monkeypatch):
-    found = devices.Found(cuda=["a", "b"], bf16=False, imported=True)
+    found = devices.Accelerators(cuda=["a", "b"], bf16=False, imported=True)
     monkeypatch.setattr(devices, "accelerators", lambda: found)
     where = planning.plan("tests.support.toy:Toy", preset="smoke", device="cuda")
     assert where.source().target.bf16 is False
@@ -80,7 +80,7 @@ def test_what_others_take_on_a_gpu_is_said_not_to_be_seen():
 @pytest.mark.parametrize("bf16", [False, True])
 def test_tests_and_parts_for_a_gpu_expect_of_a_card_what_it_can(bf16, monkeypatch):
     """A T4 computes in neither bfloat16 nor TF32."""
-    found = devices.Found(cuda=["a card"], bf16=bf16, imported=True)
+    found = devices.Accelerators(cuda=["a card"], bf16=bf16, imported=True)
     monkeypatch.setattr(devices, "accelerators", lambda: found)
     monkeypatch.setattr(devices, "compiler_problem", lambda device: "")
     asked = test_on_gpu.plan()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from perfkit import machine
 from perfkit.machine import GIB, cores, devices, gpus
-from perfkit.machine.devices import Found
+from perfkit.machine.devices import Accelerators
 from perfkit.show.document import Col, Content, tabulate
 
 _ONE_CORE = "Loader workers and training share one core: give the container more (docker run --cpus)"
@@ -80,7 +80,7 @@ def _versions(*packages: str) -> str:
     return ", ".join(f"{name} {machine.version(name) or 'missing'}" for name in packages)
 
 
-def _gpu(here: Mapping[str, Any], found: Found) -> HealthCheck:
+def _gpu(here: Mapping[str, Any], found: Accelerators) -> HealthCheck:
     driver = f", driver {here['driver']}" if here["driver"] else ""
     usable = [*found.cuda, "Apple GPU"] if found.mps else found.cuda
     if usable:

@@ -6,7 +6,7 @@ import pytest
 from perfkit import machine
 from perfkit.errors import InvalidValue
 from perfkit.machine import devices
-from perfkit.machine.devices import Found
+from perfkit.machine.devices import Accelerators
 from tests.unit.machine.conftest import files
 
 
@@ -15,7 +15,7 @@ def accelerators(monkeypatch):
     """Sets what torch finds on this machine."""
 
     def set_answer(cuda=0, mps=False, error=""):
-        found = Found(cuda=["H200"] * cuda, mps=mps, error=error, imported=True)
+        found = Accelerators(cuda=["H200"] * cuda, mps=mps, error=error, imported=True)
         monkeypatch.setattr(devices, "_may_have_accelerator", lambda: True)
         monkeypatch.setattr(devices, "ask_torch", lambda: found)
 
@@ -36,10 +36,10 @@ def test_without_a_device_node_torch_is_not_even_asked(root, monkeypatch):
 @pytest.mark.parametrize(
     ("printed", "said", "code", "found"),
     [
-        ('noise\n{"cuda": ["x"], "imported": true}\n', "", 0, Found(["x"], imported=True)),
-        ("{}\n", "UserWarning: an old driver\n", 0, Found(error="UserWarning: an old driver")),
-        ("", "ModuleNotFoundError: torch\n", 1, Found(error="ModuleNotFoundError: torch")),
-        ("", "", -11, Found(error="torch's process ended with -11")),
+        ('noise\n{"cuda": ["x"], "imported": true}\n', "", 0, Accelerators(["x"], imported=True)),
+        ("{}\n", "UserWarning: an old driver\n", 0, Accelerators(error="UserWarning: an old driver")),
+        ("", "ModuleNotFoundError: torch\n", 1, Accelerators(error="ModuleNotFoundError: torch")),
+        ("", "", -11, Accelerators(error="torch's process ended with -11")),
     ],
 )
 def test_what_torch_says_is_taken_from_a_child(monkeypatch, printed, said, code, found):

@@ -30,7 +30,7 @@ import os
 from multiprocessing import Pipe
 from perfkit.process import zygote
 ours, theirs = Pipe()
-ours.send(zygote.About({}, [], "/", "/nowhere/log"))
+ours.send(zygote.Setup({}, [], "/", "/nowhere/log"))
 pid = os.fork()
 if not pid:
     zygote._become(theirs)

@@ -7,7 +7,7 @@ import pytest
 from perfkit import machine
 from perfkit.additions.doctor import checkup
 from perfkit.machine import cores, devices
-from perfkit.machine.devices import Found
+from perfkit.machine.devices import Accelerators
 from tests.unit.machine.conftest import files, root
 
 __all__ = ["root"]
@@ -16,7 +16,7 @@ __all__ = ["root"]
 @pytest.fixture
 def accelerators(monkeypatch):
     """A machine without a GPU, whose torch is asked nothing."""
-    monkeypatch.setattr(devices, "ask_torch", lambda: Found(imported=True))
+    monkeypatch.setattr(devices, "ask_torch", lambda: Accelerators(imported=True))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_every_check_says_something_and_every_fault_has_a_remedy():
     [(None, "", "torchvision missing"), ("0.29.2", "no libcudart", "it cannot be imported: no libcudart")],
 )
 def test_without_a_torch_that_works_nothing_can_be_measured(monkeypatch, accelerators, vision, error, words):
-    monkeypatch.setattr(devices, "ask_torch", lambda: Found(imported=not error, error=error))
+    monkeypatch.setattr(devices, "ask_torch", lambda: Accelerators(imported=not error, error=error))
     monkeypatch.setattr(machine, "version", {"torch": "2.15.0", "torchvision": vision}.get)
     found = check("torch")
     assert found.status == "red" and words in found.detail
@@ -95,20 +95,20 @@ def test_instructions_that_a_system_does_not_list_are_not_denied(root, monkeypat
 def test_the_gpu_check_tells_its_cases_apart(root, monkeypatch):
     none = {"gpus": [], "driver": None}
     some = {"gpus": [{"name": "T4"}], "driver": "470"}
-    assert checkup._gpu(none, Found()).status == "green"
-    assert "n/a" in checkup._gpu(none, Found()).detail
+    assert checkup._gpu(none, Accelerators()).status == "green"
+    assert "n/a" in checkup._gpu(none, Accelerators()).detail
     files(root, {"dev/nvidiactl": ""})
-    assert "--gpus all" in checkup._gpu(none, Found()).remedy
+    assert "--gpus all" in checkup._gpu(none, Accelerators()).remedy
     monkeypatch.setattr(machine, "torch_build", dict)
-    assert "built for the CPU" in checkup._gpu(some, Found()).remedy
+    assert "built for the CPU" in checkup._gpu(some, Accelerators()).remedy
     monkeypatch.setattr(machine, "torch_build", lambda: {"cuda": "13.2"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert "the driver is too old" in checkup._gpu(some, Found(error="the driver is too old")).remedy
+    assert "the driver is too old" in checkup._gpu(some, Accelerators(error="the driver is too old")).remedy
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert "unset it" in checkup._gpu(some, Found()).remedy
-    assert checkup._gpu(some, Found(["H200"])) == checkup.HealthCheck("GPU", "H200, driver 470")
+    assert "unset it" in checkup._gpu(some, Accelerators()).remedy
+    assert checkup._gpu(some, Accelerators(["H200"])) == checkup.HealthCheck("GPU", "H200, driver 470")
     monkeypatch.setattr("platform.release", lambda: "5.15.167.4-microsoft-standard-WSL2")
-    assert "Windows programs is not visible" in checkup._gpu(some, Found(["H200"])).detail
+    assert "Windows programs is not visible" in checkup._gpu(some, Accelerators(["H200"])).detail
 
 
 def test_a_data_folder_that_cannot_be_written_or_is_full(monkeypatch, tmp_path):

@@ -192,7 +192,7 @@ def test_an_edit_that_cannot_act_here_is_kept_and_not_measured(
     gpus, old, new, is_measured, compared, monkeypatch
 ):
     """Of two equal programs, a measurement shows noise: nobody is told to undo a line because of that."""
-    monkeypatch.setattr(devices, "accelerators", lambda: devices.Found(cuda=gpus))
+    monkeypatch.setattr(devices, "accelerators", lambda: devices.Accelerators(cuda=gpus))
     my_train()
     edit(compared.file, old, new)
     shown = my_train()
@@ -294,7 +294,7 @@ def test_on_a_gpu_nothing_is_set_that_a_comparison_would_refuse(compared, monkey
     """The course sets threads and memory of the CPU outside the file."""
     assert steps.outside("03", {"amp": "bf16"}) == {"wait_policy": "passive", "amp": "bf16"}
     assert steps.outside("08", {"wait_policy": "default"}) == {"wait_policy": "default", "allocator": "keep"}
-    monkeypatch.setattr(devices, "accelerators", lambda: devices.Found(cuda=["T4"]))
+    monkeypatch.setattr(devices, "accelerators", lambda: devices.Accelerators(cuda=["T4"]))
     assert steps.outside("08", {"amp": "bf16"}) == {"amp": "bf16"}
     my_train()
     said = find_text(my_train(allocator="keep"))
