@@ -162,15 +162,15 @@ class View:
             return False, "no photo is decoded"
         file = dataset.samples[0][0]
         with Image.open(file) as photo:
-            full = photo.size
+            full_size = photo.size
         decoded = dataset.loader(file)
-        own = decoded.size if isinstance(decoded, Image.Image) else full
-        is_smaller = math.prod(own) < math.prod(full)
-        return is_smaller, f"a photo of {full[0]} × {full[1]} is decoded as {own[0]} × {own[1]}"
+        size = decoded.size if isinstance(decoded, Image.Image) else full_size
+        is_smaller = math.prod(size) < math.prod(full_size)
+        return is_smaller, f"a photo of {full_size[0]} × {full_size[1]} is decoded as {size[0]} × {size[1]}"
 
     def pin_memory(self) -> Reading:
-        pinned = bool(self.loader.pin_memory if self.batch is None else self.batch[0].is_pinned())
-        return pinned, f"batches lie in {'page-locked' if pinned else 'pageable'} memory"
+        is_pinned = bool(self.loader.pin_memory if self.batch is None else self.batch[0].is_pinned())
+        return is_pinned, f"batches lie in {'page-locked' if is_pinned else 'pageable'} memory"
 
     def non_blocking(self) -> Reading:
         on = bool(self.copies) and all(copy.get("non_blocking") for copy in self.copies)
@@ -180,8 +180,8 @@ class View:
         """Copies and kernels overlap only on two streams and from pinned memory."""
         if not self.copies_beside:
             return False, "copied on the stream of the kernels"
-        pinned, where = self.pin_memory()
-        return pinned or None, f"the next batch is copied on its own stream; {where}"
+        is_pinned, where = self.pin_memory()
+        return is_pinned or None, f"the next batch is copied on its own stream; {where}"
 
     def uint8_copy(self) -> Reading:
         kind = dtype_name(self.batch[0].dtype)
@@ -190,14 +190,14 @@ class View:
 
     def device_resize(self) -> Reading:
         """Only an enlargement counts: a crop on the device is part of the workload, not of this switch."""
-        sent = list(self.batch[0].shape[2:])
-        seen = list(self.inputs.shape[2:])
-        is_enlarged = math.prod(sent) < math.prod(seen)
-        return is_enlarged, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
+        copied = list(self.batch[0].shape[2:])
+        received = list(self.inputs.shape[2:])
+        is_enlarged = math.prod(copied) < math.prod(received)
+        return is_enlarged, f"sides of an image: {copied} as it is copied, {received} as the model sees it"
 
     def zero_grad_set_to_none(self) -> Reading:
-        none = not any(p.grad is not None for p in self.model.parameters() if p.requires_grad)
-        return none, f"gradients are {'None' if none else 'zeroed'} after a step"
+        are_none = not any(p.grad is not None for p in self.model.parameters() if p.requires_grad)
+        return are_none, f"gradients are {'None' if are_none else 'zeroed'} after a step"
 
     def channels_last(self) -> Reading:
         parts = [p for p in self.model.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
@@ -205,8 +205,8 @@ class View:
             return False, "the model has no 4-dimensional weights"
         if isinstance(self.inputs, torch.Tensor) and self.inputs.dim() == 4:
             parts.append(self.inputs)
-        last = all(part.is_contiguous(memory_format=torch.channels_last) for part in parts)
-        return last, f"strides {list(parts[-1].stride())}: {'NHWC' if last else 'NCHW'}"
+        is_nhwc = all(part.is_contiguous(memory_format=torch.channels_last) for part in parts)
+        return is_nhwc, f"strides {list(parts[-1].stride())}: {'NHWC' if is_nhwc else 'NCHW'}"
 
     def amp(self) -> Reading:
         kinds = {torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -254,12 +254,12 @@ class View:
         return state, f"{type(self.optimizer).__name__}: {state}"
 
     def compile(self) -> Reading:
-        seen = compile_counters()
-        if not seen.graphs:
+        counters = compile_counters()
+        if not counters.graphs:
             return False, "runs eagerly"
-        again = 0 if self.first_graphs is None else seen.graphs - self.first_graphs
-        evidence = f"{seen.graphs} graph(s), {seen.breaks} break(s), {again} recompilation(s)"
-        return (None if again else True), evidence
+        recompiled = 0 if self.first_graphs is None else counters.graphs - self.first_graphs
+        evidence = f"{counters.graphs} graph(s), {counters.breaks} break(s), {recompiled} recompilation(s)"
+        return (None if recompiled else True), evidence
 
     def compile_mode(self) -> Reading:
         context = getattr(self.model, "dynamo_ctx", None)
@@ -285,10 +285,10 @@ class View:
         return value, f"started with OMP_WAIT_POLICY={policy}" if policy else "threads wait as libgomp does"
 
     def allocator(self) -> Reading:
-        keeping = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
-        keeps = [f"{name}={value}" for name, value in first_environment().items() if name in keeping]
-        evidence = f"started with {', '.join(keeps)}" if keeps else "the C library returns freed memory"
-        return "keep" if keeps else "default", evidence
+        names = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
+        settings = [f"{name}={value}" for name, value in first_environment().items() if name in names]
+        evidence = f"started with {', '.join(settings)}" if settings else "the C library returns freed memory"
+        return "keep" if settings else "default", evidence
 
 
 AS_IT_IS = {"cpu_threads": 0, "wait_policy": "default", "allocator": "default"}

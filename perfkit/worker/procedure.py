@@ -79,7 +79,7 @@ class TakenSteps:
             taken.seconds = seconds
 
     @property
-    def plain(self) -> list[Any]:
+    def steps(self) -> list[Any]:
         return [taken.step for taken in self.counted]
 
     @property
@@ -88,10 +88,10 @@ class TakenSteps:
 
     def timed(self) -> TimedSteps:
         return TimedSteps(
-            samples=sum(step.samples for step in self.plain),
+            samples=sum(step.samples for step in self.steps),
             seconds=max(sum(self.step_s), 1e-9),
-            step_s=[step.seconds for step in self.plain],
-            data_wait_s=[step.waited for step in self.plain],
+            step_s=[step.seconds for step in self.steps],
+            data_wait_s=[step.waited for step in self.steps],
             device_step_s=self.step_s if self._has_device_times else [],
         )
 
@@ -99,15 +99,15 @@ class TakenSteps:
 Taking = Generator[None, Any, TakenSteps]
 
 
-def drive(job: Procedure, step: Callable[[], Any]) -> Any:
+def drive(procedure: Procedure, step: Callable[[], Any]) -> Any:
     """Runs a procedure, taking a step whenever it asks for one; returns its answer."""
-    done: Any = None
+    ended_step: Any = None
     while True:
         try:
-            job.send(done)
+            procedure.send(ended_step)
         except StopIteration as end:
             return end.value
-        done = step()
+        ended_step = step()
 
 
 class Procedures:
@@ -133,7 +133,7 @@ class Procedures:
         self._clock = clock
         self._step_s = math.inf  # the duration of a step at the end of the warm-up
         self._counts_marked = False  # whether steps with other work in them count
-        self._plain = self._marked = 0
+        self._unmarked_steps = self._marked_steps = 0
 
     def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:
         if ":" in question:
@@ -156,34 +156,34 @@ class Procedures:
             step = yield
             self._add(step)
         taken.read_times()
-        self.check(taken.plain)
+        self.require_training(taken.steps)
         return taken
 
-    def check(self, steps: Sequence[Any]) -> None:
+    def require_training(self, steps: Sequence[Any]) -> None:
         """Raises an error if steps do not train."""
 
     def _add(self, step: Any) -> None:
         counts = self._counts_marked or not step.marks
         self.under_way.add(step, counts)
         if counts:
-            self._plain += 1
+            self._unmarked_steps += 1
             return
-        self._marked += 1
-        if self._marked >= max(MANY_MARKED, self._plain):
+        self._marked_steps += 1
+        if self._marked_steps >= max(MANY_MARKED, self._unmarked_steps):
             self.count_marked()
 
     def count_marked(self) -> None:
         """Steps with other work in them count from now on, and those of the last `take`."""
         self._counts_marked = True
         marks = " and ".join(sorted(self.under_way.marks))
-        which = "every second step" if self._plain else "every step"
+        which = "every second step" if self._unmarked_steps else "every step"
         self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
         self.under_way.count_all()
 
     def warm_up(self, budget_s: float) -> Taking:
         """Takes steps until their time is steady, or the budget is spent; then resets the memory peak."""
         window = max(WINDOW, self._workers)
-        until = self._clock() + budget_s
+        deadline = self._clock() + budget_s
 
         def is_warm() -> bool:
             if len(self.under_way.counted) % window:
@@ -192,7 +192,7 @@ class Procedures:
             step_s = self.under_way.step_s
             before = step_s[-2 * window : -window] or [0.0]
             difference = abs(statistics.median(before) - statistics.median(step_s[-window:]))
-            return self._clock() >= until or difference <= STEADY * statistics.median(before)
+            return self._clock() >= deadline or difference <= STEADY * statistics.median(before)
 
         warm = yield from self.take(window, "warm-up", MAX_WARMUP_STEPS, is_warm)
         self._step_s = statistics.median(warm.step_s[-window:])

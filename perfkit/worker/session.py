@@ -24,13 +24,13 @@ def serve(connection: Connection) -> None:
     session = WorkerSession(connection)
     while True:
         try:
-            asked = connection.recv()
+            question = connection.recv()
         except EOFError:
             return
-        answer = session.answer(asked.name, asked.arguments)
+        answer = session.answer(question.name, question.arguments)
         if isinstance(answer, Generator):
             answer = drive(answer, lambda: session.subject.step())
-        connection.send(Answer(answer, asked.number))
+        connection.send(Answer(answer, question.number))
 
 
 class WorkerSession(Procedures):
@@ -53,8 +53,8 @@ class WorkerSession(Procedures):
     ) -> Description:
         """Loads a workload; if `code` is given, the workload's code must have this digest."""
         began = time.time()
-        complete = workloads.options_for(workloads.find(workload), preset, options)
-        self.workload = workloads.load(workload, complete)
+        arguments = workloads.options_for(workloads.find(workload), preset, options)
+        self.workload = workloads.load(workload, arguments)
         workloads.require_unchanged(workload, code)
         self.device = torch.device(device)
         if self.device.type == "cuda" and self.device.index is not None:
@@ -62,7 +62,7 @@ class WorkerSession(Procedures):
         offers = sorted(rules.offers(self.workload))
         convolves = workloads.convolves(self.workload)
         self._startup_s += time.time() - began
-        return Description(complete, offers, checks.facts(self.device), convolves)
+        return Description(arguments, offers, checks.facts(self.device), convolves)
 
     def train(self, recipe: Recipe, seed: int, loss_steps: int, warmup_s: float) -> Procedure:
         """Builds a training, takes its first steps, checks its switches and warms up; returns `Trained`.
@@ -84,14 +84,14 @@ class WorkerSession(Procedures):
             recipe=recipe.to_dict(),
             startup_s=self._startup_s + training.built_at - began,
             warmup=first.timed() + warm.timed(),
-            losses=loss_values(first.plain),
+            losses=loss_values(first.steps),
             mechanisms=proofs,
             batch_bytes_per_sample=sample_bytes,
             samples_per_step=training.samples_per_step,
             compile_counters=checks.compile_counters(),
         )
 
-    def check(self, steps: Sequence[MeasuredStep]) -> None:
+    def require_training(self, steps: Sequence[MeasuredStep]) -> None:
         for value in loss_values(steps):
             if not math.isfinite(value):
                 remedy = "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)"

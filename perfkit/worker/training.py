@@ -22,10 +22,10 @@ OnPhase = Callable[[str], AbstractContextManager[Any]]
 
 
 class MeasuredProgram(Program):
-    """The program of a measured training, which takes the loader's batches or those `given`."""
+    """The program of a measured training, whose batches are the loader's or their `replacements`."""
 
-    def __init__(self, given: Iterable[Any] | None = None) -> None:
-        self._given = given
+    def __init__(self, replacements: Iterable[Any] | None = None) -> None:
+        self._replacements = replacements
         self.parts: tuple[Any, ...] = ()  # loader, model, optimizer, scaler and device, once they are built
         self.built_at = 0.0
         self.waited = 0.0  # seconds that the program has waited for batches
@@ -37,7 +37,7 @@ class MeasuredProgram(Program):
         self.built_at = time.time()
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        self.source = super().batches(loader) if self._given is None else iter(self._given)
+        self.source = super().batches(loader) if self._replacements is None else iter(self._replacements)
         return self._fetched()
 
     def _fetched(self) -> Iterator[Any]:
@@ -130,24 +130,24 @@ class Training:
 
         torch.compile does not notice a hook on the outermost module, so nothing is recompiled.
         """
-        seen: dict[str, Any] = {"batches": 0, "updates": 0}
+        observed: dict[str, Any] = {"batches": 0, "updates": 0}
         copies = _Copies(self.device)
 
         def called(_: Any, inputs: Any, outputs: Any) -> None:
-            seen["inputs"] = inputs[0]
-            seen["outputs"] = first_tensor(outputs)
+            observed["inputs"] = inputs[0]
+            observed["outputs"] = first_tensor(outputs)
             if torch.is_autocast_enabled(self.device.type):
-                seen["autocast"] = torch.get_autocast_dtype(self.device.type)
+                observed["autocast"] = torch.get_autocast_dtype(self.device.type)
 
         def updated(*_: Any) -> None:
-            seen["updates"] += 1
+            observed["updates"] += 1
 
         def on_phase(name: str) -> AbstractContextManager[Any]:
             if name == "data":
                 copies.parts = []
-                seen["batches"] += 1
+                observed["batches"] += 1
             if name == "forward":
-                seen["copies_beside"] = bool(copies.streams) and copies.stream() not in copies.streams
+                observed["copies_beside"] = bool(copies.streams) and copies.stream() not in copies.streams
             return copies if name == "copy" else contextlib.nullcontext()
 
         with (
@@ -156,9 +156,9 @@ class Training:
             self.phases(on_phase),
         ):
             step = self.step()
-        seen |= {"batch": copies.parts, "copies": copies.arguments, "first_graphs": self.first_graphs}
+        observed |= {"batch": copies.parts, "copies": copies.arguments, "first_graphs": self.first_graphs}
         parts = (self.loader, self.iterator, self.model, self.device, self.optimizer, self.scaler)
-        return step, View(*parts, **seen)
+        return step, View(*parts, **observed)
 
 
 class _Copies(TorchFunctionMode):

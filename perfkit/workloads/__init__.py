@@ -35,11 +35,11 @@ def reference(name: Any) -> str:
     """`package.module:name` for a built-in workload's short name or a reference."""
     text = name if isinstance(name, str) else f"__main__:{getattr(name, '__name__', type(name).__name__)}"
     if text.startswith("__main__:"):
-        called = text.removeprefix("__main__:")
+        short_name = text.removeprefix("__main__:")
         raise InvalidValue(
-            f"the workload {called} is not in a module",
+            f"the workload {short_name} is not in a module",
             "Other processes build it, so it must be in a module: in a notebook begin its cell with "
-            f"`%%writefile my_training.py`, then give workload='my_training:{called}'",
+            f"`%%writefile my_training.py`, then give workload='my_training:{short_name}'",
         )
     module, _, attribute = text.partition(":")
     if text not in BUILT_IN and not (module and attribute):
@@ -108,9 +108,9 @@ def find(name: str) -> Any:
 
 def load(name: str, options: dict[str, Any] | None = None) -> Any:
     """A workload, built with these constructor arguments. It must have every part of the protocol."""
-    found = find(name)
+    definition = find(name)
     try:
-        workload = found(**(options or {})) if callable(found) else found
+        workload = definition(**(options or {})) if callable(definition) else definition
     except Exception as problem:
         what = f"workload '{name}' cannot be built: {type(problem).__name__}: {problem}"
         raise WorkloadError(what, f"It was called with {options or 'no arguments'}") from problem
@@ -120,15 +120,15 @@ def load(name: str, options: dict[str, Any] | None = None) -> Any:
     return workload
 
 
-def options_for(found: Any, preset: str, given: dict[str, Any]) -> dict[str, Any]:
+def options_for(definition: Any, preset: str, given: dict[str, Any]) -> dict[str, Any]:
     """The constructor arguments: those of the preset, overridden by those given."""
-    if given and not callable(found):
+    if given and not callable(definition):
         raise InvalidValue(f"this workload takes no options, but was given {given}", "Leave the options out")
-    taken = inspect.signature(found).parameters if given else {}
+    parameters = inspect.signature(definition).parameters if given else {}
     for name in given:
-        if name not in taken and all(option.kind != option.VAR_KEYWORD for option in taken.values()):
-            raise one_of(name, list(taken), "option of this workload")
-    return dict(getattr(found, "presets", {}).get(preset, {})) | given
+        if name not in parameters and all(p.kind != p.VAR_KEYWORD for p in parameters.values()):
+            raise one_of(name, list(parameters), "option of this workload")
+    return dict(getattr(definition, "presets", {}).get(preset, {})) | given
 
 
 def convolves(workload: Any) -> bool:

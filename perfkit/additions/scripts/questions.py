@@ -82,7 +82,7 @@ class Questions(Procedures):
         warm = yield from self.take(1, "warm-up", warmup_steps, lambda: clock() > until)
         self._step_s = statistics.median(warm.step_s[-WINDOW:])
         checks.reset_peak(script.device)
-        backwards = round(len(first.plain) * script.batches_per_step)
+        backwards = round(len(first.steps) * script.batches_per_step)
         facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
         if self.loaders.drawn[0]:
             facts["data"] = messages.RandomData.DRAWN

@@ -179,7 +179,7 @@ def test_warm_up_and_the_size_of_a_slice_go_by_the_device_s_clock(monkeypatch):
     times = [8.0] * 4 + [4.0] * 4 + [2.0] * 200
     subject = on_device(monkeypatch, times)
     warm = subject.run(subject.procedure.warm_up(1000))
-    assert len(warm.plain) == 16, "launches take 1 ms each, and would look steady after 8 steps"
+    assert len(warm.steps) == 16, "launches take 1 ms each, and would look steady after 8 steps"
     assert subject.procedure.steps_for(1, seconds=5.9) == 3
 
 
@@ -205,7 +205,7 @@ def test_what_follows_the_last_step_of_a_training_that_ends_is_not_of_that_step(
 )
 def test_warm_up_ends_when_two_windows_agree_or_its_budget_is_spent(times, budget, steps):
     subject = Subject(compute=times)
-    assert len(subject.run(subject.procedure.warm_up(budget)).plain) == steps
+    assert len(subject.run(subject.procedure.warm_up(budget)).steps) == steps
 
 
 def test_steps_with_something_else_in_them_do_not_count_unless_half_of_the_steps_have_it():

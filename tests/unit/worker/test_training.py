@@ -33,7 +33,7 @@ def training(workload=None, **switches):
 def first_losses(subject, count=4):
     session = WorkerSession(SimpleNamespace(send=lambda message: None))
     session.subject = subject
-    return loss_values(drive(session.take(count, "", early=[subject.first]), subject.step).plain)
+    return loss_values(drive(session.take(count, "", early=[subject.first]), subject.step).steps)
 
 
 @pytest.mark.parametrize("switches", [{}, {"accumulation": 2, "workers": 1}, {"amp": "fp16"}])
