@@ -57,17 +57,17 @@ def script(
     device = device if re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device) else "cuda"
     module, _, name = _checked(reference(workload), options).partition(":")
     is_ours = module.startswith("perfkit.")
-    sources = [_read(each) for each in ("train", "program")]
+    sources = [_read(file) for file in ("train", "program")]
     if is_ours:
         sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
     nodes, texts = _parsed(sources)
     if is_ours and not isinstance(nodes.get(name), ast.ClassDef):
         raise InvalidValue(f"perfkit has no workload {workload}", _OTHER_VERSION)
-    methods, known = _workload(nodes[name], options) if is_ours else ({}, {})
-    known |= _known(nodes, recipe, seed)
+    methods, replacements = _workload(nodes[name], options) if is_ours else ({}, {})
+    replacements |= _replacements(nodes, recipe, seed)
     end = _TABLES["end"].format(steps=steps, device=device)
     absent = {"program"} if recipe.amp == "fp16" else {"program", "scaler"}
-    written = [_loop(nodes, methods, known, absent, set_up), end]
+    written = [_loop(nodes, methods, replacements, absent, set_up), end]
     if not is_ours:
         written.insert(0, _built(name, options, recipe))
     del texts["train"]
@@ -95,29 +95,29 @@ def _parsed(sources: Iterable[str]) -> tuple[_Named, dict[str, str]]:
     return nodes, texts
 
 
-def _known(nodes: _Named, recipe: Recipe, seed: int) -> dict[str, ast.expr]:
+def _replacements(nodes: _Named, recipe: Recipe, seed: int) -> dict[str, ast.expr]:
     """Expressions of `train`, named by their source, and the expressions that replace them."""
-    known: dict[str, ast.expr] = {"seed": ast.Constant(seed)}
-    known |= {f"recipe.{name}": ast.Constant(value) for name, value in recipe.to_dict().items()}
+    replacements: dict[str, ast.expr] = {"seed": ast.Constant(seed)}
+    replacements |= {f"recipe.{name}": ast.Constant(value) for name, value in recipe.to_dict().items()}
     for table, switch in (("DTYPES", "amp"), ("IMPLEMENTATIONS", "optimizer_impl")):
         entries = nodes[table].value
         values = {key.value: value for key, value in zip(entries.keys, entries.values, strict=True)}
-        known[f"{table}[recipe.{switch}]"] = values[getattr(recipe, switch)]
-    return known
+        replacements[f"{table}[recipe.{switch}]"] = values[getattr(recipe, switch)]
+    return replacements
 
 
 def _workload(definition: Any, options: Mapping[str, Any]) -> tuple[_Named, dict[str, ast.expr]]:
     """The methods of a workload, and the values of its fields (`self.NAME`) with these options."""
     methods: _Named = {}
-    known: dict[str, ast.expr] = {}
+    replacements: dict[str, ast.expr] = {}
     for name, node in _definitions(definition).items():
         if isinstance(node, ast.FunctionDef):
             methods[name] = node
         elif isinstance(node, ast.AnnAssign) and node.value:
-            known[f"self.{name}"] = node.value
-    known |= {f"self.{name}": ast.Constant(value) for name, value in options.items()}
-    known["hasattr(workload, 'prepare')"] = ast.Constant("prepare" in methods)
-    return methods, known
+            replacements[f"self.{name}"] = node.value
+    replacements |= {f"self.{name}": ast.Constant(value) for name, value in options.items()}
+    replacements["hasattr(workload, 'prepare')"] = ast.Constant("prepare" in methods)
+    return methods, replacements
 
 
 def _checked(workload: str, options: Mapping[str, Any]) -> str:
@@ -181,15 +181,15 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
     return "\n".join([*standard, "", *others])
 
 
-def _loop(nodes: _Named, methods: _Named, known: _Named, absent: Set[str], set_up: bool) -> str:
-    """The training function, with known expressions put in and the methods of the workload inlined."""
+def _loop(nodes: _Named, methods: _Named, replacements: _Named, absent: Set[str], set_up: bool) -> str:
+    """The training function, with expressions replaced and the methods of the workload inlined."""
     functions = {f"workload.{name}": node for name, node in methods.items()}
     functions["program.batches"] = nodes["endless"]
     for name in absent:
         for source, plain in _TABLES["without"][name].items():
-            known[source] = ast.parse(plain, mode="eval").body
+            replacements[source] = ast.parse(plain, mode="eval").body
     function = nodes["train"]
-    for step in (_Inlined(functions), _Replaced(known), _Chosen(absent, set_up), _Tidied()):
+    for step in (_Inlined(functions), _Replaced(replacements), _Chosen(absent, set_up), _Tidied()):
         function = step.visit(function)
     return _laid_out(_as_written(function))
 
@@ -215,8 +215,8 @@ class _Replaced(ast.NodeTransformer):
         self._expressions = expressions
 
     def visit(self, node: Any) -> Any:
-        found = self._expressions.get(ast.unparse(node)) if isinstance(node, ast.expr) else None
-        return copy.deepcopy(found) if found else super().visit(node)
+        replacement = self._expressions.get(ast.unparse(node)) if isinstance(node, ast.expr) else None
+        return copy.deepcopy(replacement) if replacement else super().visit(node)
 
 
 class _Inlined(ast.NodeTransformer):
@@ -228,7 +228,7 @@ class _Inlined(ast.NodeTransformer):
     def visit_Assign(self, node: Any) -> Any:
         """What a function does comes before the assignment, and what it returns into it."""
         before: list[ast.stmt] = []
-        for call in [each for each in ast.walk(node.value) if isinstance(each, ast.Call)]:
+        for call in [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]:
             function = self._functions.get(ast.unparse(call.func))
             if function:
                 *statements, end = _body(function, call)
@@ -241,7 +241,7 @@ class _Inlined(ast.NodeTransformer):
 
 def _body(function: ast.FunctionDef, call: ast.Call) -> list[Any]:
     """The statements of a function, without its docstring, for the arguments of a call."""
-    names = [each.arg for each in function.args.args if each.arg != "self"]
+    names = [argument.arg for argument in function.args.args if argument.arg != "self"]
     given = dict(zip(names, call.args, strict=True))
     if function.args.kwarg:
         given[function.args.kwarg.arg] = call.keywords[0].value  # a dictionary after two asterisks
@@ -283,8 +283,8 @@ class _Chosen(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> Any:
         self.generic_visit(node)
         context = node.items[0].context_expr
-        given = context.keywords if isinstance(context, ast.Call) else []
-        is_disabled = "enabled=False" in map(ast.unparse, given)
+        keywords = context.keywords if isinstance(context, ast.Call) else []
+        is_disabled = "enabled=False" in map(ast.unparse, keywords)
         return node.body if is_disabled or self._absent & _names(context) else node
 
     def visit_Assign(self, node: Any) -> Any:
@@ -331,7 +331,7 @@ def _statement(node: ast.stmt) -> str:
     call = node.value if isinstance(node, ast.Assign) and len(text) + 4 > _LONGEST else None
     # A call without keywords is not broken: a long path would make the layout depend on where the data are.
     if isinstance(call, ast.Call) and call.keywords:
-        arguments = "".join(f"    {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
+        arguments = "".join(f"    {ast.unparse(argument)},\n" for argument in (*call.args, *call.keywords))
         text = text.replace(ast.unparse(call), f"{_called(call)}(\n{arguments})")
     return textwrap.indent(text, "    ")
 
@@ -345,8 +345,8 @@ def _in_double_quotes(string: re.Match[str]) -> str:
 def _built(name: str, options: Mapping[str, Any], recipe: Recipe) -> str:
     """A user's own workload, and the switches that its methods may ask for."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    made = f"{name}({arguments})"
+    workload = f"{name}({arguments})"
     if not options and not name[:1].isupper():
-        made = f"{made} if callable({name}) else {name}"
+        workload = f"{workload} if callable({name}) else {name}"
     values = "".join(f"    {key}={value!r},\n" for key, value in recipe.to_dict().items())
-    return f"workload = {made}\nrecipe = SimpleNamespace(\n{values})\n"
+    return f"workload = {workload}\nrecipe = SimpleNamespace(\n{values})\n"

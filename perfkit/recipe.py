@@ -100,7 +100,7 @@ class Recipe:
     def replace(self, /, **changes: Any) -> "Recipe":
         """A copy with some switches changed; raises on an unknown switch or a value that is not allowed."""
         for name in changes:
-            _known(name)
+            _switch_named(name)
         return dataclasses.replace(self, **changes)
 
     def diff(self, other: "Recipe") -> dict[str, tuple[Value, Value]]:
@@ -125,7 +125,7 @@ class Recipe:
     def describe(self, baseline: "Recipe | None" = None) -> str:
         """The switches that differ from a baseline (by default, from torch's defaults), in one line."""
         changed = self.diff(baseline or Recipe())
-        return ", ".join(f"{name}={shown(pair[0])}" for name, pair in changed.items()) or "baseline"
+        return ", ".join(f"{name}={shown(value)}" for name, (value, _) in changed.items()) or "baseline"
 
 
 def shown(value: object) -> str:
@@ -142,7 +142,7 @@ def switches() -> dict[str, Switch]:
     return {f.name: Switch(f.name, **texts[f.name], **f.metadata) for f in dataclasses.fields(Recipe)}
 
 
-def _known(name: str) -> Switch:
+def _switch_named(name: str) -> Switch:
     if name not in switches():
         raise one_of(name, list(switches()), "switch")
     return switches()[name]
@@ -150,18 +150,18 @@ def _known(name: str) -> Switch:
 
 def allowed(values: Mapping[str, Any]) -> dict[str, Value]:
     """The values that their switches allow, parsed. Names that are not switches are left out, too."""
-    kept = {}
+    parsed = {}
     for name, value in values.items():
         with contextlib.suppress(InvalidValue, KeyError):
-            kept[name] = switches()[name].parse(value)
-    return kept
+            parsed[name] = switches()[name].parse(value)
+    return parsed
 
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, Value]:
     """`["workers=4", "amp=bf16"]` → typed values."""
     values: dict[str, Value] = {}
     for name, text in pairs(settings, "setting", "switch=value, such as workers=4"):
-        values[name] = _known(name).parse(text)
+        values[name] = _switch_named(name).parse(text)
     return values
 
 

@@ -28,7 +28,7 @@ ADDITIONS = Path(__file__).with_name("additions")  # this folder may be missing
 @cache
 def present() -> tuple[ModuleType, ...]:
     """The additions whose folder exists. A plain file next to them is not an addition."""
-    names = sorted(found.name for found in pkgutil.iter_modules([str(ADDITIONS)]) if found.ispkg)
+    names = sorted(folder.name for folder in pkgutil.iter_modules([str(ADDITIONS)]) if folder.ispkg)
     return tuple(importlib.import_module(f"perfkit.additions.{name}") for name in names)
 
 
@@ -40,7 +40,7 @@ def table(name: str) -> dict[str, Any]:
     return entries
 
 
-def ask(name: str, *arguments: Any, **named: Any) -> Any:
+def first_answer(name: str, *arguments: Any, **named: Any) -> Any:
     """The answer of the first addition in the table of this name that has one; None where none has."""
     for reference in table(name).values():
         answer = lookup.load(reference)(*arguments, **named)

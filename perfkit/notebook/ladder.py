@@ -199,7 +199,7 @@ class LadderPanel(Panel):
             return None
         plan = self.answer.plan
         plan = replace(plan, subject=replace(plan.subject, code=runs[0].code))
-        return registry.ask("PICTURES", runs, plan, progress)  # type: ignore[no-any-return]
+        return registry.first_answer("PICTURES", runs, plan, progress)  # type: ignore[no-any-return]
 
     def _answers(self) -> list[Content]:
         kept = [run.title for run in self.runs if run.decision and run.decision.kept]
@@ -229,7 +229,7 @@ def _recipes(plan: Plan) -> list[Recipe]:
 
 def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = None) -> Parity | None:
     """Whether a recipe trains as the plain program does; None where no addition can tell."""
-    return registry.ask("PROOFS", plan, title, recipe, progress=progress)  # type: ignore[no-any-return]
+    return registry.first_answer("PROOFS", plan, title, recipe, progress=progress)  # type: ignore[no-any-return]
 
 
 def _places() -> dict[str, str]:

@@ -105,7 +105,7 @@ class ScriptPanel(Panel):
     def _patch(self, job: Job) -> None:
         settings = self._settings()
         sides = self.answer.sides
-        edit = registry.ask("EDITS", self.launch, settings, job.progress)
+        edit = registry.first_answer("EDITS", self.launch, settings, job.progress)
         if edit is None:
             raise InvalidValue("no addition edits scripts here", "Reinstall perfkit with additions/patch")
         diff = edit.diff()
