@@ -54,16 +54,16 @@ class _StrictCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
-            given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
+            parameters: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
         except Exception as problem:  # click's NoSuchOption has possibilities
             if hasattr(problem, "possibilities") and "-- ARGS" in " ".join(self.get_usage(ctx).split()):
                 near = f" Possible: {', '.join(problem.possibilities)}." if problem.possibilities else ""
                 ctx.fail(f"{problem}.{near} A script's own options follow after --")
             raise
-        for option in given:
+        for option in parameters:
             has_one_value = option.param_type_name == "option" and not (option.multiple or option.is_flag)
-            if has_one_value and given.count(option) > 1:
-                ctx.fail(f"{option.opts[0]} was given {given.count(option)} times. Give it once")
+            if has_one_value and parameters.count(option) > 1:
+                ctx.fail(f"{option.opts[0]} was given {parameters.count(option)} times. Give it once")
         return super().parse_args(ctx, args)
 
 
@@ -87,10 +87,10 @@ def errors_in_words() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise typer.Exit(141) from None
     except OSError as error:
-        mendable = in_words(error, "standard output")
-        if mendable is None:
+        explained = in_words(error, "standard output")
+        if explained is None:
             raise
-        complain(mendable)
+        complain(explained)
         raise typer.Exit(1) from None
 
 

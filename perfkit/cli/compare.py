@@ -30,22 +30,22 @@ def compare(
     ] = False,
 ) -> None:
     """Is B faster than A? Measures both in turn until the interval is narrow enough."""
-    named = sides or []
-    if len(named) != 2:
-        what = f"compare was given {len(named)} side{'' if len(named) == 1 else 's'}"
+    names = sides or []
+    if len(names) != 2:
+        what = f"compare was given {units.plural(len(names), 'side')}"
         raise InvalidValue(what, "Name two: A and B, such as baseline and workers=2,amp=bf16")
     plan = training.plan().until(gate.seconds, gate.precision).fixed()
     if gate.budget is not None and not plan.source().is_costly:
         what = f"nothing is measured on {training.device}, so there is no time to limit"
         raise InvalidValue(what, "Leave out --budget")
-    a, b = (comparing.candidate(side, plan) for side in named)
-    keeping = options.stored() if gate.limit is None or more else options.stored_if_possible()
-    with keeping as store:
+    a, b = (comparing.candidate(side, plan) for side in names)
+    store_context = options.stored() if gate.limit is None or more else options.stored_if_possible()
+    with store_context as store:
         with options.progress() as follow:
             if gate.limit is not None:
                 plan.source().require(Study.GATE)
-            known = comparing.earlier_comparison(a, b, plan, store) if store and more else None
-            result = comparing.compare_candidates(a, b, plan, known, follow, store)
+            earlier = comparing.earlier_comparison(a, b, plan, store) if store and more else None
+            result = comparing.compare_candidates(a, b, plan, earlier, follow, store)
         verdict = None if gate.limit is None else gate_code(result, gate.limit)
         output.deliver(f"{b.title} against {a.title}", [result.describe()], record(result), verdict=verdict)
 
@@ -74,15 +74,15 @@ def gate_code(
     It is unclear with fewer rounds than `fewest`, or if others disturbed sides that took turns.
     """
     ratio = result.ratio
-    found = f"it is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
+    answer = f"it is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
     if result.rounds < fewest:
-        found += f", from {units.plural(result.rounds, 'round')}, but a verdict needs {fewest}"
+        answer += f", from {units.plural(result.rounds, 'round')}, but a verdict needs {fewest}"
     elif result.pairing.has_spoiled_turns:
-        found += ", but other programs disturbed the sides, which took turns"
+        answer += ", but other programs disturbed the sides, which took turns"
     elif ratio.low >= 1 - limit:
         return 0
     elif ratio.high < 1 - limit:
         complain(f"B is slower than A by more than {limit:.1%}")
         return 1
-    complain(f"Cannot tell whether B is more than {limit:.1%} slower: {found}. {remedy}")
+    complain(f"Cannot tell whether B is more than {limit:.1%} slower: {answer}. {remedy}")
     return 3

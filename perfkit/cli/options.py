@@ -113,11 +113,11 @@ class OutputOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        self.check()
+        self.check_files()
         if self.html_file and importlib.util.find_spec("matplotlib") is None:
             raise InvalidValue("--html needs matplotlib", "Install it: pip install matplotlib")
 
-    def check(self, out: Path | None = None) -> None:
+    def check_files(self, out: Path | None = None) -> None:
         """Raises if the files of these options and `out` cannot all be written."""
         check_writable(self.json_file, self.html_file, out)
 
@@ -146,8 +146,8 @@ class OutputOptions:
         def as_json() -> bytes:
             return msgspec.json.format(msgspec.json.encode(document)) + b"\n"
 
-        every = [(self.html_file, page), (self.json_file, as_json), (out, content)]
-        files = [(path, make) for path, make in every if path]
+        outputs = [(self.html_file, page), (self.json_file, as_json), (out, content)]
+        files = [(path, make) for path, make in outputs if path]
         files.sort(key=lambda file: _is_stdout(file[0]))  # stdout comes last: its pipe may be closed
         try:
             terminal.show(sections, to_stderr=any(_is_stdout(path) for path, _ in files))
@@ -236,15 +236,15 @@ def stored_if_possible() -> "Iterator[RunStore | None]":
 
 def check_writable(*paths: Path | None) -> None:
     """Checks, before hours are spent, that the results can be written, each to a different file."""
-    taken: set[Path] = set()
+    files: set[Path] = set()
     for path in paths:
         if path is None:
             continue
-        where = path if _is_stdout(path) else path.resolve()
-        if where in taken:
+        file = path if _is_stdout(path) else path.resolve()
+        if file in files:
             name = "standard output" if _is_stdout(path) else path
             raise InvalidValue(f"two results were directed to {name}", "Name a different file for one")
-        taken.add(where)
+        files.add(file)
         if not (_is_stdout(path) or _is_writable(path)):
             raise InvalidValue(f"cannot write {path}", "Name a file in a folder that exists and is writable")
 

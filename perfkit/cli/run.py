@@ -58,7 +58,7 @@ def run(
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept before, and kept if it is faster."""
     plan = ladder.plan(training)
-    output.check(out)
+    output.check_files(out)
     if out and plan.recorded:
         raise InvalidValue(f"'{plan.recorded}' is a recording already", "Copy its file, without -o")
     done: list[Run] = []

@@ -47,11 +47,11 @@ class Table(NamedTuple):
     @property
     def numeric(self) -> list[bool]:
         """For each column, whether it holds only numbers; such a column is right-aligned."""
-        found = []
-        for at, column in enumerate(zip(*self.rows, strict=True)):
+        numeric = []
+        for number, column in enumerate(zip(*self.rows, strict=True)):
             kinds = {type(cell) for cell in column if cell != ""}
-            found.append(at > 0 and kinds == {Cell})
-        return found
+            numeric.append(number > 0 and kinds == {Cell})
+        return numeric
 
 
 def tabulate(
@@ -101,10 +101,10 @@ Part = TypeVar("Part", Table, Figure)
 
 def find(contents: Iterable[Content], kind: type[Part], name: str = "") -> Part:
     """The first table or figure whose name begins with `name`, ignoring case."""
-    found = [part for part in _walk(contents) if isinstance(part, kind)]
-    names = [getattr(part, "name", part.title) for part in found]
-    for called, part in zip(names, found, strict=True):
-        if called.lower().startswith(name.lower()):
+    parts = [part for part in _walk(contents) if isinstance(part, kind)]
+    names = [getattr(part, "name", part.title) for part in parts]
+    for part_name, part in zip(names, parts, strict=True):
+        if part_name.lower().startswith(name.lower()):
             return part
     raise one_of(name, names, kind.__name__.lower())
 

@@ -163,8 +163,8 @@ def _computes_otherwise(run: Run, before: Run) -> bool:
     """Whether the few slices on a cached batch show that the two compute at different rates."""
     if not (run.ceiling_samples_per_s and before.ceiling_samples_per_s):
         return False
-    logs = [np.log(one.raw.ceiling_samples_per_s) for one in (run, before)]
-    change = stats.difference(*(stats.nested(each, [each.size], np.ones(each.size)) for each in logs))
+    logs = [np.log(side.raw.ceiling_samples_per_s) for side in (run, before)]
+    change = stats.difference(*(stats.nested(rates, [rates.size], np.ones(rates.size)) for rates in logs))
     return abs(change.centre) > change.half
 
 
@@ -189,9 +189,9 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
         recipe, other = Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe)
     except InvalidValue as problem:  # a switch of a different version of perfkit
         return f"First losses: {units.NOT_AVAILABLE}: {problem.what}"
-    exact = exactness(recipe, other, run.device)
-    check = parity.check_losses(run.losses, before.losses, exact, recipe.amp != "off")
-    if exact == "changes training":
+    expected = exactness(recipe, other, run.device)
+    check = parity.check_losses(run.losses, before.losses, expected, recipe.amp != "off")
+    if expected == "changes training":
         return "First losses: different, because a step has more or fewer samples"
     data = [switches()[name].label for name in recipe.diff(other) if switches()[name].needs == "workload"]
     apart = f"different, because {', '.join(data)} gives other inputs" if data else "not the same"
@@ -202,9 +202,9 @@ def notices(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before reading any number."""
     origins = dict.fromkeys(clean(run.origin.describe()) for run in runs if run.origin)
     lines = [f"{origin}. Not measured on this machine." for origin in origins]
-    if known := next((run.simulated for run in runs if run.simulated), None):
+    if simulated := next((run.simulated for run in runs if run.simulated), None):
         band = "the intervals of ~predicted values include the model's error"
-        lines.append(f"Simulated {known.gpu}: no kernel ran; {band}.")
+        lines.append(f"Simulated {simulated.gpu}: no kernel ran; {band}.")
     if disturbed := [run for run in runs if run.disturbed is not None]:
         worst = max(disturbed, key=lambda run: run.disturbed or 0.0)
         affected = ", ".join(map(run_name, disturbed))

@@ -140,22 +140,22 @@ class Figure(NamedTuple):
     def _draw_rows(self, ax: Any, has_numbers: bool) -> None:
         """Draws the rows and their axis, with numbers to the right of the bars, or words in place of them."""
         bars: dict[str, Any] = {}
-        for at, row in enumerate(self.rows):
+        for y, row in enumerate(self.rows):
             words = row.text if has_numbers else wrapped(row.text, 86, 1)
             weight = "normal" if row.label else "bold"
             x = 1.01 if has_numbers else 0.01
-            ax.text(x, at, words, transform=ax.get_yaxis_transform(), va="center", weight=weight)
+            ax.text(x, y, words, transform=ax.get_yaxis_transform(), va="center", weight=weight)
             end = 0.0
             for width, look in row.pieces:
                 if width > 0:
-                    bars[look.label] = ax.barh(at, width, 0.62, left=end, color=look.colour, hatch=look.hatch)
+                    bars[look.label] = ax.barh(y, width, 0.62, left=end, color=look.colour, hatch=look.hatch)
                     end += width
             if row.interval:
                 ends = [row.interval.low, row.interval.high]
-                ax.plot(ends, [at, at], "|-", color=ax.xaxis.label.get_color(), linewidth=1.4, markersize=8)
-        climb = [at for at, row in enumerate(self.rows) if row.climbs]
+                ax.plot(ends, [y, y], "|-", color=ax.xaxis.label.get_color(), linewidth=1.4, markersize=8)
+        climb = [y for y, row in enumerate(self.rows) if row.climbs]
         if climb:
-            ends = [self.rows[at].pieces[0][0] for at in climb]
+            ends = [self.rows[y].pieces[0][0] for y in climb]
             ax.plot(ends, climb, "o-", color=BLUE, linewidth=2, markersize=4, zorder=3)
         ax.set_yticks(range(len(self.rows)), [wrapped(row.label, 25, 2) for row in self.rows])
         ax.tick_params(axis="y", length=0)

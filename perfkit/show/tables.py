@@ -29,8 +29,8 @@ def report(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> lis
 
 def evidence(runs: Sequence[Run]) -> list[Content]:
     """The proof that switches act, warnings and facts, and the training loss."""
-    noted = notes(runs)
-    facts = [Section("Warnings and facts", [noted])] if noted.items else []
+    bullets = notes(runs)
+    facts = [Section("Warnings and facts", [bullets])] if bullets.items else []
     return [proof(runs), *facts, Section("Training loss", [loss_table(runs)], folded=True)]
 
 
@@ -39,16 +39,16 @@ def overview(runs: Sequence[Run]) -> list[str]:
     first = runs[0]
     fields = ("workload", "preset", "device", "seed", "session", "created")
     settings = {name: getattr(first, name) for name in fields}
-    settings |= {f"option {name}" if name in fields else name: own for name, own in first.options.items()}
+    settings |= {f"option {name}" if name in fields else name: value for name, value in first.options.items()}
     facts = " · ".join(f"{name} {value}" for name, value in settings.items() if value != "")
     return [*filter(None, (machine.describe(first.machine), facts, sentences.headline(runs)))]
 
 
 def ladder(runs: Sequence[Run]) -> Table:
     """One row for each run; if all were compared with the first, a single column has these ratios."""
-    same = all(pairing.against == runs[0].id for run in runs for pairing in run.pairings)
+    by_first = all(pairing.against == runs[0].id for run in runs for pairing in run.pairings)
     first = run_name(runs[0]) if runs else ""
-    roles = {f"× {first}": "baseline"} if same else {"× previous": "previous", "× baseline": "baseline"}
+    roles = {f"× {first}": "baseline"} if by_first else {"× previous": "previous", "× baseline": "baseline"}
     columns = [
         Col("stage", run_name),
         Col("samples/s", rate),
@@ -58,11 +58,11 @@ def ladder(runs: Sequence[Run]) -> Table:
         _value_col("step time", "step_s", units.duration_interval),
     ]
     ratios = [run.speedup(role) for run in sentences.stages(runs) for role in roles.values()]
-    used = {ratio.verdict for ratio in ratios if ratio}
-    signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
+    verdicts = {ratio.verdict for ratio in ratios if ratio}
+    signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in verdicts]
     if any(run.simulated for run in runs):
         signs.append("~ simulated")
-    if not same and any(run.decision and not run.simulated for run in runs):
+    if not by_first and any(run.decision and not run.simulated for run in runs):
         signs.append("× previous: compared with what you had kept; ratios come from common rounds")
     return tabulate(columns, runs, "The ladder", " · ".join(signs), "nothing was measured")
 
@@ -103,8 +103,8 @@ def loss_table(runs: Sequence[Run]) -> Table:
         Col("last", lambda run: run.losses[-1], units.number),
         Col("samples trained on", lambda run: len(run.losses) * run.samples_per_step),
     )
-    kept = [run for run in runs if run.losses and run.status == "ok"]
-    return tabulate(columns, kept, "Training loss", none="no losses were kept")
+    trained = [run for run in runs if run.losses and run.status == "ok"]
+    return tabulate(columns, trained, "Training loss", none="no losses were kept")
 
 
 def notes(runs: Sequence[Run]) -> Bullets:

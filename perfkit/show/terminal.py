@@ -83,7 +83,7 @@ def _table(table: Table, width: int) -> Iterator[RenderableType]:
         return
     heads = [clean(head) for head in table.columns]
     rows = [[clean(cell) for cell in row] for row in table.rows]
-    columns = [_column(heads, rows, at, numeric) for at, numeric in enumerate(table.numeric)]
+    columns = [_column(heads, rows, number, numeric) for number, numeric in enumerate(table.numeric)]
     widths = _fitting(columns, width)
     count = len(widths)
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -108,13 +108,13 @@ class _Column(NamedTuple):
     most: int
 
 
-def _column(heads: Sequence[str], rows: Sequence[Sequence[str]], at: int, numeric: bool) -> _Column:
-    texts = [row[at] for row in rows]
-    unbroken = texts if numeric or at == 0 else " ".join(texts).split()
-    longest = max(map(cell_len, [*heads[at].split(), *unbroken]), default=1)
+def _column(heads: Sequence[str], rows: Sequence[Sequence[str]], number: int, numeric: bool) -> _Column:
+    texts = [row[number] for row in rows]
+    unbroken = texts if numeric or number == 0 else " ".join(texts).split()
+    longest = max(map(cell_len, [*heads[number].split(), *unbroken]), default=1)
     if numeric:
         return _Column(longest, longest)
-    return _Column(min(longest, _UNBROKEN), max(map(cell_len, [heads[at], *texts])))
+    return _Column(min(longest, _UNBROKEN), max(map(cell_len, [heads[number], *texts])))
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> list[int]:

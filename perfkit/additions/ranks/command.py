@@ -62,7 +62,7 @@ def scale(
     """
     counts = scaling.counts_of(ranks)
     script = Launch(program, tuple(arguments or ()), module)
-    output.check(out)
+    output.check_files(out)
     regime: Regime | None = None
     if strong is not None:
         regime = "strong" if strong else "weak"

@@ -22,7 +22,7 @@ def profile(
     out: Out = None,
 ) -> None:
     """Profiles some steps of a recipe in a new process, and says where the time went."""
-    output.check(out)
+    output.check_files(out)
     where = training.where()
     with progress() as now:
         result = profiling.profile(recipe=stage, steps=steps, stacks=stacks, out=out, progress=now, **where)

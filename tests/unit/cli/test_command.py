@@ -139,8 +139,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path)
 def test_two_results_in_one_file_are_refused(tmp_path):
     output = options.OutputOptions(json_file=tmp_path / "r.json")
     with pytest.raises(InvalidValue, match=r"two results were directed to .*r.json"):
-        output.check(tmp_path / "." / "r.json")
-    output.check(tmp_path / "other.json")
+        output.check_files(tmp_path / "." / "r.json")
+    output.check_files(tmp_path / "other.json")
 
 
 def test_a_device_is_written_as_it_is_whatever_its_folder_allows(monkeypatch):
