@@ -70,7 +70,7 @@ class Controls:
         self.show(base.replace(**changes))
 
     def changes(self) -> dict[str, Value]:
-        return {name: here for name, (here, _) in self.recipe.diff(self.base).items()}
+        return {name: value for name, (value, _) in self.recipe.diff(self.base).items()}
 
     def _changed(self, name: str, change: Any) -> None:
         if change["new"] == getattr(self.recipe, name):
@@ -78,15 +78,17 @@ class Controls:
         control = self.by_name[name]
         if control.disabled:  # a job runs: the page has held the change back, but not the click on Run
             control.value = getattr(self.recipe, name)
-            late = f"{control.description}: {shown(change['new'])} came after this run had begun"
-            self._fold.value = alert(f"{late}. Set it again when the run has ended") + self._refused()
+            message = f"{control.description}: {shown(change['new'])} came after this run had begun"
+            self._fold.value = alert(f"{message}. Set it again when the run has ended") + self._refused()
         else:
             self.set({name: change["new"]})
 
     def _reason(self, switch: Switch) -> str:
         """Why no value of a switch but its present one can act; empty where one can."""
         others = [level for level in switch.levels if level != getattr(self.base, switch.name)]
-        reasons = [self._why_not(switch.name, self.recipe.replace(**{switch.name: one})) for one in others]
+        reasons = [
+            self._why_not(switch.name, self.recipe.replace(**{switch.name: level})) for level in others
+        ]
         return reasons[-1] if all(reasons) else ""
 
     def _refused(self) -> str:

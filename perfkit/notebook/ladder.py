@@ -69,7 +69,7 @@ class LadderPanel(Panel):
         self._menu.observe(self._chosen, "value")
         self.above = [row([heading(self.heading), self._menu], "pk-head"), *self.above]
         super().__init__(key)
-        self._moved()
+        self._plan_changed()
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on."""
@@ -98,7 +98,7 @@ class LadderPanel(Panel):
         self._settings = settings
         if not is_same:
             self.plan = plan
-            self._moved()
+            self._plan_changed()
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
@@ -108,13 +108,13 @@ class LadderPanel(Panel):
         """A plan with what this kind of panel asks for in addition."""
         return plan
 
-    def _moved(self) -> None:
+    def _plan_changed(self) -> None:
         self._show_earlier()
 
     def _show_earlier(self) -> None:
         """Shows what was measured earlier for the plan, if anything was."""
         self._clear(self.plan)
-        self._take(remembered(self.plan, self.store))
+        self._set_answer(remembered(self.plan, self.store))
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.status.say(f"measured earlier, at {when} UTC; Run measures again")
@@ -125,7 +125,7 @@ class LadderPanel(Panel):
         """Shows nothing; problems of an earlier result do not apply to the next one."""
         self.store.problems.clear()
         self.store.lost.clear()
-        self._take(Answered(plan))
+        self._set_answer(Answered(plan))
 
     @contextlib.contextmanager
     def _noted(self, what: str) -> Iterator[None]:
@@ -135,7 +135,7 @@ class LadderPanel(Panel):
         except Cancelled:
             raise
         except (PerfkitError, OSError) as problem:
-            self._take(replace(self.answer, notices=(*self.answer.notices, f"{what}: {problem}")))
+            self._set_answer(replace(self.answer, notices=(*self.answer.notices, f"{what}: {problem}")))
 
     def _measure(self, job: Job) -> None:
         self._climb(job)
@@ -156,9 +156,9 @@ class LadderPanel(Panel):
         try:
             runs = climb(job.plan, self.store, job.progress, earlier)
         except BaseException:
-            self._take(after(before, job, ()))
+            self._set_answer(after(before, job, ()))
             raise
-        self._take(after(before, job, runs))
+        self._set_answer(after(before, job, runs))
         failure = _failure([run for run in runs if run not in earlier])  # what failed earlier has been told
         if failure:
             self._remember_others(before, job)
@@ -178,10 +178,10 @@ class LadderPanel(Panel):
     def sections(self) -> Sequence[Content]:
         if not self.runs:
             return tuple(Notice(words) for words in self.store.problems)
-        picture = self._pictures() if any(run.status == "ok" for run in self.runs) else []
+        pictures = self._pictures() if any(run.status == "ok" for run in self.runs) else []
         details = [*self._evidence(), *tables.overview(self.runs)[:2]]
         notices = [*self.store.problems, *self.answer.notices, *sentences.notices(self.runs)]
-        return [*map(Notice, notices), *picture, *self._answers(), Section("Details", details, folded=True)]
+        return [*map(Notice, notices), *pictures, *self._answers(), Section("Details", details, folded=True)]
 
     def _pictures(self) -> list[Content]:
         """Before above after: an addition's picture of the steps, else bars, and why."""
@@ -265,7 +265,7 @@ class RecipePanel(LadderPanel):
         """Whether a recipe still trains the same."""
         run = self[title]
         plan = replace(self.plan, subject=replace(self.plan.subject, code=run.code))
-        found = proof(plan, title, Recipe.from_dict(run.recipe))
-        if found is None:
+        parity = proof(plan, title, Recipe.from_dict(run.recipe))
+        if parity is None:
             raise InvalidValue("the addition that checks it is missing", "Install all of perfkit")
-        return Shown(found, tables.parity(found))
+        return Shown(parity, tables.parity(parity))

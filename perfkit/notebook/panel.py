@@ -25,7 +25,7 @@ from perfkit.studies.job import Answered, Job
 from perfkit.studies.sources import Plan
 
 STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
-_made: "dict[str, weakref.WeakSet[Panel]]" = {}  # the panels of each cell
+_panels: "dict[str, weakref.WeakSet[Panel]]" = {}  # by the cells that have made them
 Work = Callable[[Job], object]
 VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method that gives it
 
@@ -47,23 +47,23 @@ class Panel(Sectioned):
 
     def __init__(self, key: object) -> None:
         self.status = Status()
-        self._turn = threading.Lock()  # held while a job begins: of two clicks, one begins it
+        self._begin_lock = threading.Lock()  # held while a job begins: of two clicks, one begins it
         result = text("pk-result")
-        self._with_controls = CellOutput(result)
-        self._output = self._with_controls  # or below the cell that called `run`: where the newest result is
+        self._panel_output = CellOutput(result)
+        self._output = self._panel_output  # or below the cell that called `run`: where the newest result is
         run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
         run.button_style = "primary"
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
         if in_colab():  # where no click arrives before the work has ended
             self._stop.layout.display = "none"
-        more = "Measure more rounds, because these leave it undecided"
-        self._more = self.button("Continue", more, lambda: self.start(self._measure, self.answer))
-        acts = row([run, self._stop, self._more, *self.buttons, self.status.line])
-        everything = [widgets.HTML(STYLE), *self.above, acts, self.status.error, *self.below, result]
-        self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
-        usable = [widget for widget in _tree(self.widget) if widget.has_trait("disabled")]
-        self._inputs = [widget for widget in usable if widget is not self._stop]
-        self._take(Answered(self.plan))
+        tooltip = "Measure more rounds, because these leave it undecided"
+        self._continue = self.button("Continue", tooltip, lambda: self.start(self._measure, self.answer))
+        buttons = row([run, self._stop, self._continue, *self.buttons, self.status.line])
+        parts = [widgets.HTML(STYLE), *self.above, buttons, self.status.error, *self.below, result]
+        self.widget = widgets.VBox(parts, _dom_classes=["pk-panel"])
+        inputs = [widget for widget in _tree(self.widget) if widget.has_trait("disabled")]
+        self._inputs = [widget for widget in inputs if widget is not self._stop]
+        self._set_answer(Answered(self.plan))
         self._set_busy(False)
         _replace_older(self, key)
 
@@ -100,8 +100,8 @@ class Panel(Sectioned):
 
     def start(self, work: Work, before: Answered | None = None) -> None:
         """Does work in a thread (in Colab, in the click), unless some is under way; `before`: see `Job`."""
-        place = self._output
-        job = self._begin(work, self._with_controls, before)
+        previous_output = self._output
+        job = self._begin(work, self._panel_output, before)
         if job and in_colab():
             self.status.attempt(job.run)
         elif job:
@@ -109,7 +109,7 @@ class Panel(Sectioned):
             try:
                 thread.start()
             except BaseException:  # there are too many threads: the panel must not stay busy
-                self._output = place  # nothing has begun, so what is shown stays where it is
+                self._output = previous_output  # nothing has begun, so what is shown stays there
                 job.stop()
                 raise
 
@@ -142,13 +142,13 @@ class Panel(Sectioned):
         if lost:
             raise StoreError(lost, "What was measured is shown above; it is not kept")
 
-    def _take(self, answer: Answered) -> None:
+    def _set_answer(self, answer: Answered) -> None:
         """Makes this the current answer. *Continue* is shown only where more rounds can decide something."""
         self.answer = answer
         if answer.can_continue:
-            self._more.remove_class("pk-off")
+            self._continue.remove_class("pk-off")
         else:
-            self._more.add_class("pk-off")
+            self._continue.add_class("pk-off")
 
     def _begin(self, work: Work, output: CellOutput, before: Answered | None = None) -> Job | None:
         """A job that may run now; None while another one is under way."""
@@ -157,15 +157,15 @@ class Panel(Sectioned):
             self._make_ready(output)
             work(job)
 
-        with self._turn:
+        with self._begin_lock:
             if self.is_busy:
                 return None
-            place = self._output
+            previous_output = self._output
             self._output = output  # a result that is below another cell stays there
             try:
                 plan = self._plan_of_job(before)
             except BaseException:
-                self._output = place  # nothing begins, so what is shown stays where it is
+                self._output = previous_output  # nothing begins, so what is shown stays there
                 raise
             self.job = Job(act, plan, self._observe, before)
             return self.job
@@ -193,15 +193,15 @@ class Panel(Sectioned):
         self.status.tell(None)
         if in_colab():
             self.status.say("starting …; Runtime > Interrupt execution stops it")
-        if output is not self._with_controls:
-            self._with_controls.show(())
+        if output is not self._panel_output:
+            self._panel_output.show(())
 
     def _observe(self, job: Job, run: Run | None) -> None:
         if run:  # it has just ended
-            self._take(replace(self.answer, runs=[*self.answer.runs, run]))
+            self._set_answer(replace(self.answer, runs=[*self.answer.runs, run]))
         if job.state == "running":
             self.status.follow(job.now)
-            if self._output is not self._with_controls:
+            if self._output is not self._panel_output:
                 self._output.line(job.now)
         elif job.state == "stopping":
             self.status.say("stopping …", job.now.fraction)
@@ -219,20 +219,20 @@ class Panel(Sectioned):
 
     def _output_here(self) -> CellOutput:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
-        if get_ipython() and not self._with_controls.cell:
+        if get_ipython() and not self._panel_output.cell:
             display(self)
-        if self._with_controls.cell == current_cell():
-            return self._with_controls
+        if self._panel_output.cell == current_cell():
+            return self._panel_output
         output = CellOutput()
         output.move_here()
         return output
 
     def _ipython_display_(self) -> None:
-        if self._with_controls.cell and self._with_controls.cell == current_cell():
+        if self._panel_output.cell and self._panel_output.cell == current_cell():
             return  # `run` has displayed it in this cell already
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         display({VIEW: view, "text/plain": repr(self)}, raw=True)
-        self._output = self._with_controls
+        self._output = self._panel_output
         self._output.move_here()
         self.show()
 
@@ -244,9 +244,9 @@ class Panel(Sectioned):
         self.stop()
         for widget in list(_tree(self.widget)):
             parts = [getattr(widget, name, None) for name in ("layout", "style")]
-            for one in (widget, *parts):
-                if one:
-                    one.close()
+            for part in (widget, *parts):
+                if part:
+                    part.close()
 
     def __repr__(self) -> str:
         return "perfkit panel: run this cell for the controls, or call .run() to measure"
@@ -270,11 +270,11 @@ def _replace_older(panel: Panel, key: object) -> None:
     cell = message.get("metadata", {}).get("cellId")
     name = cell or f"{type(panel).__name__} {key} {code}"
     panel.execution = message.get("header", {}).get("msg_id")
-    known = _made.setdefault(name, weakref.WeakSet())
-    older = [each for each in known if each.execution != panel.execution or not panel.execution]
-    known.add(panel)
-    for each in older:
+    panels = _panels.setdefault(name, weakref.WeakSet())
+    older = [other for other in panels if other.execution != panel.execution or not panel.execution]
+    panels.add(panel)
+    for other in older:
         if cell or code:
-            each.close()
+            other.close()
         else:
-            each.stop()
+            other.stop()

@@ -76,9 +76,10 @@ class CellOutput:
         self.show(())
         self.cell = current_cell()
         self._handle = None
-        known = getattr(widgets.widgets.widget, "_instances", None) or widgets.Widget.widgets
-        outputs = [one for one in list(known.values()) if isinstance(one, widgets.Output)]
-        if not (self._inside and any(one.msg_id for one in outputs)):  # else one takes what is displayed
+        registered = getattr(widgets.widgets.widget, "_instances", None) or widgets.Widget.widgets
+        outputs = [widget for widget in list(registered.values()) if isinstance(widget, widgets.Output)]
+        is_captured = any(output.msg_id for output in outputs)  # by a widget around the panel
+        if not (self._inside and is_captured):
             self._handle = display(_NOTHING, raw=True, display_id=True)
 
     def show(self, contents: Sequence[Content]) -> None:

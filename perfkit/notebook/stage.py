@@ -33,14 +33,14 @@ class StagePanel(LadderPanel):
         self.optimization = optimization(stage)
         self.heading = self.optimization.question
         self.controls = Controls(self.optimization.settings, self._set_changes)
-        asked = "Your guess: how many times as fast? (0 = no guess)"
+        question = "Your guess: how many times as fast? (0 = no guess)"
         self._guess = widgets.BoundedFloatText(
-            description=asked, max=1000.0, step=0.1, continuous_update=False, _dom_classes=["pk-guess"]
+            description=question, max=1000.0, step=0.1, continuous_update=False, _dom_classes=["pk-guess"]
         )
         self._guess.observe(lambda _: self.show(), "value")
         self._decisions = text("pk-climb")
-        about = "The panels of later stages start from a loop with this stage, or without it"
-        choices = [self.button("Keep", about, self.keep), self.button("Drop", about, self.drop)]
+        tooltip = "The panels of later stages start from a loop with this stage, or without it"
+        choices = [self.button("Keep", tooltip, self.keep), self.button("Drop", tooltip, self.drop)]
         self.above = [self.controls.widget]
         if stage != "baseline":  # nothing is below it that it could be faster than
             self.above.append(self._guess)
@@ -81,7 +81,7 @@ class StagePanel(LadderPanel):
             self.status.say("press Run to measure")
             self._show_with_guess()
 
-    def _moved(self) -> None:
+    def _plan_changed(self) -> None:
         """Shows which switches can act in the new place, as far as the workload's class declares it."""
         source = self.plan.source()
         stage = staging.all_stages(source)[-1]
@@ -145,8 +145,8 @@ class StagePanel(LadderPanel):
             return
         job.progress.reach(0.99)
         with self._noted("Whether it trains the same could not be checked"):
-            found = proof(job.plan, run.title, Recipe.from_dict(run.recipe), job.progress)
-            self._take(replace(self.answer, proof=found))
+            parity = proof(job.plan, run.title, Recipe.from_dict(run.recipe), job.progress)
+            self._set_answer(replace(self.answer, proof=parity))
         if self.answer.proof:
             self.store.prove(run.id, self.answer.proof)
 

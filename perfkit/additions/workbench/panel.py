@@ -62,7 +62,7 @@ class Workbench(LadderPanel):
         self.require_rest()
         self.controls.set(switches)
 
-    def _moved(self) -> None:
+    def _plan_changed(self) -> None:
         """Offers the switches that the workload's class declares, and shows the runs of this workload."""
         source = self.plan.source()
         self.controls.offer(source.baseline(), partial(why_not, target=source.target))
@@ -78,7 +78,7 @@ class Workbench(LadderPanel):
         recipes = self._recipes()
         if recipes != self.plan.ladder.recipes:
             self.plan = self.plan.trying(recipes=recipes)
-            self._take(Answered(self.plan))
+            self._set_answer(Answered(self.plan))
             self.status.say("press Run to measure")
 
     def _recipes(self) -> tuple[tuple[str, Recipe], ...]:

@@ -118,7 +118,7 @@ def test_a_script_belongs_to_its_run_and_shows_no_place_of_this_machine(data_dir
 def test_a_panel_shows_the_picture_of_an_addition_and_says_why_there_is_none(monkeypatch):
     """The picture is measured once, with the runs; what goes wrong with it leaves the bars."""
     panel = ladder.LadderPanel(["data_loading"], workload="tests.support.toy:Toy", device="cpu")
-    panel._take(dataclasses.replace(panel.answer, runs=session()[:2]))
+    panel._set_answer(dataclasses.replace(panel.answer, runs=session()[:2]))
     asked = []
 
     def picture(runs, plan, progress):

@@ -197,7 +197,7 @@ def test_stop_keeps_what_was_finished_and_a_cell_run_again_stops_the_panel_befor
     FakeStudy(monkeypatch, until_cancelled)
     panel = pk.StagePanel("data_loading", settings={"batch_size": 2})
     for stop in (panel.stop, lambda: pk.StagePanel("data_loading", settings={"batch_size": 2})):
-        panel._take(dataclasses.replace(panel.answer, runs=[]))
+        panel._set_answer(dataclasses.replace(panel.answer, runs=[]))
         press(panel, "pk-run")
         wait_until(lambda: len(panel.runs) == 1)
         others = pk.StagePanel("data_loading", settings={"batch_size": 8}), pk.Workbench()
@@ -387,7 +387,7 @@ def measured(*runs):
 
 
 def offers_more(panel):
-    return "pk-off" not in panel._more._dom_classes
+    return "pk-off" not in panel._continue._dom_classes
 
 
 def pressed(panel, name):
@@ -522,7 +522,7 @@ def test_a_refusal_leaves_the_result_below_the_cell_that_has_it(monkeypatch):
     panel = pk.LadderPanel(["data_loading"])
     below, controls = Place(), Place()
     monkeypatch.setattr(panel, "_output_here", lambda: below)
-    monkeypatch.setattr(panel, "_with_controls", controls)
+    monkeypatch.setattr(panel, "_panel_output", controls)
     panel.run()
     monkeypatch.setattr(workloads, "source", lambda name: b"edited")
     press(panel, "pk-continue")

@@ -66,7 +66,7 @@ def test_a_guess_stands_beside_its_result_now_and_later(monkeypatch):
     later._ipython_display_()
     assert (later.guess, later.runs) == (1.5, runs)
     panel.store._do("UPDATE runs SET guess = NULL")
-    panel._moved()
+    panel._plan_changed()
     assert panel.guess is None, "nobody has guessed this result"
 
 

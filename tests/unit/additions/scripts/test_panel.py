@@ -59,14 +59,14 @@ def test_continue_adds_to_the_rounds_of_the_same_sides_until_they_decide(panel, 
     monkeypatch.setattr(panels, "compare_candidates", compared)
     panel.set(workers=2)
     click(panel, "Run")
-    assert "pk-off" not in panel._more._dom_classes
+    assert "pk-off" not in panel._continue._dom_classes
     panel.set(workers=0, channels_last=True)  # which is for the next Run
     click(panel, "Continue")
     first, more = compared.asked
     assert first.earlier is None and more.earlier is open_
     assert more.sides == first.sides and first.sides[1].changes == {"workers": 2}
     assert more.plan is first.plan
-    assert "pk-off" in panel._more._dom_classes, "more rounds would change nothing"
+    assert "pk-off" in panel._continue._dom_classes, "more rounds would change nothing"
     assert [*panel.runs] == [decided.a, decided.b]
     click(panel, "Run")
     assert compared.asked[-1].earlier is None
@@ -112,12 +112,12 @@ def test_other_work_and_what_ends_before_it_measures_leave_the_comparison(
         click(panel, work, is_fine=False)
         assert [*panel.runs] == [open_.a, open_.b] and terminal.text(panel.sections()) == shown
         assert panel._save.value == edit and edit
-        assert "pk-off" not in panel._more._dom_classes
+        assert "pk-off" not in panel._continue._dom_classes
     compared = Compared(decided)
     monkeypatch.setattr(panels, "compare_candidates", compared)
     click(panel, "Continue")
     assert compared.asked[0].earlier is open_
-    assert "pk-off" in panel._more._dom_classes
+    assert "pk-off" in panel._continue._dom_classes
 
 
 def test_a_report_that_was_read_is_folded_below_the_comparison(panel, monkeypatch):

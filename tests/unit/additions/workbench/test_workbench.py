@@ -51,14 +51,14 @@ def test_continue_measures_what_was_measured_and_goes_when_a_switch_is_changed(m
     bench = pk.Workbench()
     bench.set(workers=1)
     bench.run()
-    assert "pk-off" not in bench._more._dom_classes
+    assert "pk-off" not in bench._continue._dom_classes
     bench.set(workers=1)
-    assert "pk-off" not in bench._more._dom_classes, "nothing is changed"
+    assert "pk-off" not in bench._continue._dom_classes, "nothing is changed"
     press(bench, "pk-continue")
     wait_until(lambda: not bench.is_busy)
     assert study.plans[0].ladder.recipes == study.plans[1].ladder.recipes
     bench.controls.by_name["workers"].value = 2
-    assert "pk-off" in bench._more._dom_classes, "its rounds would be those of another recipe"
+    assert "pk-off" in bench._continue._dom_classes, "its rounds would be those of another recipe"
 
 
 def test_a_stop_before_the_first_round_leaves_what_is_shown_and_profile_leaves_continue(monkeypatch, bench):
@@ -91,7 +91,7 @@ def test_a_stop_before_the_first_round_leaves_what_is_shown_and_profile_leaves_c
         bench.profile()
     study = FakeStudy(monkeypatch, stopped)
     for _ in range(2):
-        assert "pk-off" not in bench._more._dom_classes and bench.runs == answer
+        assert "pk-off" not in bench._continue._dom_classes and bench.runs == answer
         assert list(bench.sections()) == ["what a step does"], "it is still the newest"
         press(bench, "pk-continue")
         wait_until(lambda: not bench.is_busy)
@@ -126,7 +126,7 @@ def test_two_ticked_runs_are_compared(bench):
     other, elsewhere = (replace(RUNS[1], id=name, session=name, device=name) for name in ("cpu", "cuda"))
     for run in (other, elsewhere):
         RunStore().add(run)
-    bench._moved()
+    bench._plan_changed()
     tick(bench, RUNS[0], other)
     text = " ".join(terminal.text(bench.sections()).split())
     assert "1.53× (1.4" in text and "as fast" in text
