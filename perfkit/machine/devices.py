@@ -43,14 +43,13 @@ def ask_torch() -> Accelerators:
     """Asks torch in a separate process, which takes seconds."""
     command = [sys.executable, "-c", _ASK_TORCH]
     try:
-        completed = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-        outputs = completed.stdout, completed.stderr
-        answer, message = (text.strip().rpartition("\n")[2].strip() for text in outputs)
+        child = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        answer, message = (text.strip().rpartition("\n")[2].strip() for text in (child.stdout, child.stderr))
         return msgspec.structs.replace(msgspec.json.decode(answer, type=Accelerators), error=message)
     except (OSError, subprocess.SubprocessError) as problem:
         return Accelerators(error=str(problem))
     except msgspec.DecodeError:
-        return Accelerators(error=message or f"torch's process ended with {completed.returncode}")
+        return Accelerators(error=message or f"torch's process ended with {child.returncode}")
 
 
 def accelerators() -> Accelerators:

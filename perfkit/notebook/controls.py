@@ -85,10 +85,8 @@ class Controls:
 
     def _reason(self, switch: Switch) -> str:
         """Why no value of a switch but its present one can act; empty where one can."""
-        others = [level for level in switch.levels if level != getattr(self.base, switch.name)]
-        reasons = [
-            self._why_not(switch.name, self.recipe.replace(**{switch.name: level})) for level in others
-        ]
+        rest = [level for level in switch.levels if level != getattr(self.base, switch.name)]
+        reasons = [self._why_not(switch.name, self.recipe.replace(**{switch.name: level})) for level in rest]
         return reasons[-1] if all(reasons) else ""
 
     def _refused(self) -> str:

@@ -78,8 +78,7 @@ class CellOutput:
         self._handle = None
         registered = getattr(widgets.widgets.widget, "_instances", None) or widgets.Widget.widgets
         outputs = [widget for widget in list(registered.values()) if isinstance(widget, widgets.Output)]
-        is_captured = any(output.msg_id for output in outputs)  # by a widget around the panel
-        if not (self._inside and is_captured):
+        if not (self._inside and any(output.msg_id for output in outputs)):  # else one captures what is shown
             self._handle = display(_NOTHING, raw=True, display_id=True)
 
     def show(self, contents: Sequence[Content]) -> None:

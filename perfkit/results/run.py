@@ -88,7 +88,7 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     def is_slower_on_cached_batch(self) -> bool:
         """Whether a cached batch made it slower, by more than chance, which is impossible."""
         share = self._on_cached_batch
-        return bool(share and share.effective_rounds >= stats.MIN_ROUNDS and share.centre - share.half > 0.01)
+        return bool(share and share.weight >= stats.MIN_ROUNDS and share.centre - share.half > 0.01)
 
     @cached_property
     def _on_cached_batch(self) -> Nested | None:

@@ -93,7 +93,7 @@ class Nested(NamedTuple):
 
     centre: float
     half: float  # half of its 95% interval
-    effective_rounds: float  # the number of undisturbed rounds that tell as much
+    weight: float  # of its rounds: as many undisturbed ones would tell as much
 
 
 def weights(disturbed: Sequence[float], count: int) -> Values:
@@ -140,8 +140,7 @@ def nested(logs: Values, sizes: Sequence[int], weights: Values, spread: Spread =
 
 def difference(own: Nested, other: Nested) -> Nested:
     """The difference of two means that were measured independently."""
-    rounds = min(own.effective_rounds, other.effective_rounds)
-    return Nested(own.centre - other.centre, math.hypot(own.half, other.half), rounds)
+    return Nested(own.centre - other.centre, math.hypot(own.half, other.half), min(own.weight, other.weight))
 
 
 def judged(centre: float, half: float, round_count: int, precision: float = PRECISION) -> Ratio:

@@ -1,7 +1,4 @@
-"""Climbing a ladder: its stages are measured in groups, those that help are kept, and the end is measured.
-
-The stages of a group are tried at the same time, each on top of what the groups before it left.
-"""
+"""Climbing a ladder: its stages are measured in groups, those that help are kept, and the end is measured."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -207,12 +204,17 @@ class _Climb:
         """The runs of a group, compared with what is kept and with the baseline, and their decisions."""
         self._time.extend_if_disturbed(runs)
         decided = [structs.replace(run, decision=self._decision(run)) for run in runs]
-        return _chosen([self._compared(run, so_far, previous) for run in decided])
+        return _chosen([self._compared(run, previous, so_far.baseline, so_far.gains) for run in decided])
 
-    def _compared(self, run: Run, so_far: SoFar, previous: Run) -> Run:
-        """A run, compared with the baseline by way of what was kept before it."""
-        run = _compared_with_rows(run, previous, so_far.baseline, so_far.gains)
-        return with_rate_of(run, so_far.baseline)
+    def _compared(self, run: Run, previous: Run, baseline: Run, via: Sequence[Rounds] = ()) -> Run:
+        """A run whose pairings name these rows of the ladder, in place of the runs that shared its rounds."""
+        pairings = []
+        for pairing in run.pairings:
+            if pairing.role == "previous":
+                pairings.append(structs.replace(pairing, against=previous.id))
+            else:
+                pairings.append(structs.replace(pairing, against=baseline.id, via=list(via)))
+        return with_rate_of(structs.replace(run, pairings=pairings), baseline)
 
     def _decision(self, run: Run) -> Decision | None:
         plan = self._source.plan
@@ -233,8 +235,7 @@ class _Climb:
         for run in runs:
             remarks = [] if run.is_again else _shortfall(run, so_far.newest)
             warned = structs.replace(run, warnings=[*run.warnings, *remarks])
-            compared = _compared_with_rows(warned, so_far.baseline, so_far.baseline)
-            yield with_rate_of(compared, so_far.baseline)
+            yield self._compared(warned, so_far.baseline, so_far.baseline)
 
 
 class _DirectClimb(_Climb):
@@ -245,19 +246,9 @@ class _DirectClimb(_Climb):
             return super()._measure(number, stages)
         return super()._measure(number, [self._baseline, *stages])[1:]
 
-    def _compared(self, run: Run, so_far: SoFar, previous: Run) -> Run:
-        return _compared_with_rows(run, previous, so_far.baseline)
-
-
-def _compared_with_rows(run: Run, previous: Run, baseline: Run, via: Sequence[Rounds] = ()) -> Run:
-    """A run whose pairings name these rows of the ladder, in place of the runs that shared its rounds."""
-    pairings = []
-    for pairing in run.pairings:
-        if pairing.role == "previous":
-            pairings.append(structs.replace(pairing, against=previous.id))
-        else:
-            pairings.append(structs.replace(pairing, against=baseline.id, via=list(via)))
-    return structs.replace(run, pairings=pairings)
+    def _compared(self, run: Run, previous: Run, baseline: Run, via: Sequence[Rounds] = ()) -> Run:
+        compared = super()._compared(run, previous, baseline)
+        return structs.replace(compared, reference_samples_per_s=None)  # its own rate is known
 
 
 class _Time:

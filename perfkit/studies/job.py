@@ -38,8 +38,7 @@ class Answered:
         """Whether further rounds could decide what it leaves open; a longer ladder builds on its verdicts."""
         ladder = self.plan.ladder
         takes_more = not self.plan.recorded and (ladder.recipes or len(ladder.stages) < 2)
-        stages = [run for run in self.runs if not run.is_again]
-        ratios = [run.speedup(pairing.role) for run in stages for pairing in run.pairings]
+        ratios = [run.speedup(pair.role) for run in self.runs if not run.is_again for pair in run.pairings]
         if self.comparison:
             ratios = [self.comparison.ratio]
         is_open = any(ratio is not None and ratio.verdict == "undecided" for ratio in ratios)

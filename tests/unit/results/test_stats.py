@@ -43,7 +43,7 @@ def test_many_incarnations_have_students_interval_of_their_means():
     means = logs.mean(axis=1)
     found = nested(logs.ravel(), [10] * 40, np.ones(400), Spread(0.03, 1))
     assert found.half == pytest.approx(STUDENT[40] * means.std(ddof=1) / math.sqrt(40), rel=0.1)
-    assert found.effective_rounds == 400
+    assert found.weight == 400
 
 
 def test_a_round_counts_by_how_clean_it_was():
