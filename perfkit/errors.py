@@ -92,12 +92,12 @@ _REMEDIES = {
 
 def in_words(problem: OSError, file: object = "") -> PerfkitError | None:
     """The error to show for a problem with a file or a full disk; None for any other, which is a bug."""
-    what, remedy = explain(problem, file)
+    what, remedy = what_and_remedy(problem, file)
     is_of_a_file = problem.filename is not None or problem.errno == errno.ENOSPC
     return PerfkitError(what, remedy) if remedy and is_of_a_file else None
 
 
-def explain(problem: OSError, file: object = "") -> tuple[str, str]:
+def what_and_remedy(problem: OSError, file: object = "") -> tuple[str, str]:
     """What happened and, if known, what to do. The text `file` is used if the error names no file."""
     files = [str(name) for name in (problem.filename, problem.filename2) if name is not None]
     names = " and ".join(files) or str(file)

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from perfkit.cli.command import complain
-from perfkit.errors import InvalidValue, PerfkitError, StoreError, explain
+from perfkit.errors import InvalidValue, PerfkitError, StoreError, what_and_remedy
 from perfkit.machine import write_atomically
 from perfkit.recipe import pairs, parse_settings
 
@@ -283,4 +283,4 @@ def write(path: Path, text: str | bytes) -> None:
     try:
         write_atomically(path, content)
     except OSError as error:
-        raise PerfkitError(*explain(error, path)) from None
+        raise PerfkitError(*what_and_remedy(error, path)) from None

@@ -205,14 +205,14 @@ OPTIMIZATIONS = {name: _CARDS[name] for name in LADDER} | _CARDS
 
 def groups(stages: Sequence[str]) -> list[list[str]]:
     """Splits stages, in their order, into lists of neighbours that belong to the same group of `GROUPS`."""
-    found: list[list[str]] = []
+    neighbours: list[list[str]] = []
     for name in stages:
         group = next((group for group in GROUPS if name in group), ())
-        if found and found[-1][0] in group and name not in found[-1]:
-            found[-1].append(name)
+        if neighbours and neighbours[-1][0] in group and name not in neighbours[-1]:
+            neighbours[-1].append(name)
         else:
-            found.append([name])
-    return found
+            neighbours.append([name])
+    return neighbours
 
 
 def optimization(name: str) -> Optimization:
@@ -234,7 +234,7 @@ def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactnes
     classes: list[Exactness] = ["bitwise" if device == "cpu" else "tolerance"]
     classes += [o.exactness for o in OPTIMIZATIONS.values() if o.switch in changed - batch]
     if changed & batch:
-        samples = {each.batch_size * each.accumulation for each in (recipe, baseline)}
+        samples = {side.batch_size * side.accumulation for side in (recipe, baseline)}
         classes.append("tolerance" if len(samples) == 1 else "changes training")
     return max(classes, key=get_args(Exactness).index)
 

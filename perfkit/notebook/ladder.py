@@ -166,7 +166,7 @@ class LadderPanel(Panel):
         self._require_stored()
         if any(run.status == "cancelled" for run in runs):
             raise Stopped(runs)
-        job.check()
+        job.raise_if_stopped()
 
     def _remember_others(self, before: Answered, job: Job) -> None:
         """Remembers a whole ladder in which a stage failed, if others were measured."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit import machine
-from perfkit.errors import RunFailed, TookTooLong, explain
+from perfkit.errors import RunFailed, TookTooLong, what_and_remedy
 from perfkit.process import Answer, Question, failures, zygote
 from perfkit.process.locks import check_cancelled
 from perfkit.process.tree import Tree
@@ -150,7 +150,7 @@ class Child(Conversation):
                 )
                 on_failure.pop_all()
         except OSError as problem:
-            what, remedy = explain(problem)
+            what, remedy = what_and_remedy(problem)
             remedy = remedy or "Run `perfkit doctor`: it says whether torch can be imported"
             raise RunFailed(f"no measuring process could be started: {what}", remedy) from problem
         self.tree = Tree(self._process.pid or 0)

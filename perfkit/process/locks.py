@@ -10,7 +10,7 @@ from pathlib import Path
 import filelock
 
 from perfkit import machine
-from perfkit.errors import Cancelled, PerfkitError, explain
+from perfkit.errors import Cancelled, PerfkitError, what_and_remedy
 from perfkit.machine import gpus
 
 Tell = Callable[[str], None]
@@ -78,7 +78,7 @@ def _acquired(lock: filelock.BaseFileLock) -> bool:
 
 
 def _unusable(problem: OSError) -> PerfkitError:
-    what, _ = explain(problem, lock_folder())
+    what, _ = what_and_remedy(problem, lock_folder())
     return PerfkitError(f"perfkit's locks cannot be used: {what}", _OTHER_FOLDER)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perfkit import lookup, machine
-from perfkit.errors import InvalidValue, StoreError, explain
+from perfkit.errors import InvalidValue, StoreError, what_and_remedy
 from perfkit.results import stats
 from perfkit.results.documents import read
 from perfkit.results.parity import Parity
@@ -228,5 +228,5 @@ class RunStore:
             remedy = "Free its disk, check its permissions; if it is damaged, move it away and run again"
             raise StoreError(what, remedy) from problem
         except OSError as problem:
-            what, _ = explain(problem, self.path)
+            what, _ = what_and_remedy(problem, self.path)
             raise StoreError(what, "Free its disk, or set PERFKIT_DATA to a different folder") from problem

@@ -103,7 +103,7 @@ class Job:
                 return
         self._changed(self, None)
 
-    def check(self) -> None:
+    def raise_if_stopped(self) -> None:
         """Raises `Stopped` if it was asked to end: what comes next is for complete work only."""
         if self._stop.is_set():
             raise Stopped(self.runs)
@@ -118,7 +118,7 @@ class Job:
         try:
             self._changed(self, None)
             self._work(self)
-            self.check()
+            self.raise_if_stopped()
         except Cancelled:
             self.problem = Stopped(self.runs)
             return "stopped"

@@ -9,7 +9,7 @@ import filelock
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue, PerfkitError, explain
+from perfkit.errors import InvalidValue, PerfkitError, what_and_remedy
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def _writable(name: str) -> Iterator[Path]:
         file.parent.mkdir(parents=True, exist_ok=True)
         yield file
     except OSError as problem:
-        raise PerfkitError(*explain(problem, file)) from problem
+        raise PerfkitError(*what_and_remedy(problem, file)) from problem
 
 
 @contextlib.contextmanager
