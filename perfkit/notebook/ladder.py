@@ -22,7 +22,7 @@ from perfkit.show.style import Figure
 from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import plan_key
-from perfkit.studies.job import Answered, Job, Stopped, after, remembered
+from perfkit.studies.job import Job, PlanAnswer, Stopped, after, remembered
 from perfkit.studies.planning import Where
 from perfkit.studies.sources import Plan, Progress
 
@@ -125,7 +125,7 @@ class LadderPanel(Panel):
         """Shows nothing; problems of an earlier result do not apply to the next one."""
         self.store.problems.clear()
         self.store.lost.clear()
-        self._set_answer(Answered(plan))
+        self._set_answer(PlanAnswer(plan))
 
     @contextlib.contextmanager
     def _noted(self, what: str) -> Iterator[None]:
@@ -168,7 +168,7 @@ class LadderPanel(Panel):
             raise Stopped(runs)
         job.raise_if_stopped()
 
-    def _remember_others(self, before: Answered, job: Job) -> None:
+    def _remember_others(self, before: PlanAnswer, job: Job) -> None:
         """Remembers a whole ladder in which a stage failed, if others were measured."""
         measured = [run for run in self.answer.runs if run.status == "ok" and not run.is_again]
         is_whole = not (job.progress.cancelled.is_set() or self.store.lost)

@@ -21,7 +21,7 @@ from perfkit.errors import InvalidValue, StoreError
 from perfkit.notebook.pieces import Status, row, text
 from perfkit.notebook.shown import CellOutput, Sectioned, current_cell, in_colab
 from perfkit.results import Run, RunStore
-from perfkit.studies.job import Answered, Job
+from perfkit.studies.job import Job, PlanAnswer
 from perfkit.studies.sources import Plan
 
 STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
@@ -38,7 +38,7 @@ class Panel(Sectioned):
     below: Sequence[widgets.Widget] = ()
     plan: Plan  # what a job is asked for when it begins; later changes of the panel do not concern it
     job: Job | None = None  # the work that is under way, or was last
-    answer: Answered  # what is shown, and what *Continue* adds to; while a job measures, what it has so far
+    answer: PlanAnswer  # what is shown, and what *Continue* adds to; while a job measures, what it has so far
     execution: str | None  # the run of a cell that has made it, if that is known
 
     @functools.cached_property
@@ -63,7 +63,7 @@ class Panel(Sectioned):
         self.widget = widgets.VBox(parts, _dom_classes=["pk-panel"])
         inputs = [widget for widget in _tree(self.widget) if widget.has_trait("disabled")]
         self._inputs = [widget for widget in inputs if widget is not self._stop]
-        self._set_answer(Answered(self.plan))
+        self._set_answer(PlanAnswer(self.plan))
         self._set_busy(False)
         _replace_older(self, key)
 
@@ -98,7 +98,7 @@ class Panel(Sectioned):
                 self.job.ended.wait()
         job.run()
 
-    def start(self, work: Work, before: Answered | None = None) -> None:
+    def start(self, work: Work, before: PlanAnswer | None = None) -> None:
         """Does work in a thread (in Colab, in the click), unless some is under way; `before`: see `Job`."""
         previous_output = self._output
         job = self._begin(work, self._panel_output, before)
@@ -142,7 +142,7 @@ class Panel(Sectioned):
         if lost:
             raise StoreError(lost, "What was measured is shown above; it is not kept")
 
-    def _set_answer(self, answer: Answered) -> None:
+    def _set_answer(self, answer: PlanAnswer) -> None:
         """Makes this the current answer. *Continue* is shown only where more rounds can decide something."""
         self.answer = answer
         if answer.can_continue:
@@ -150,7 +150,7 @@ class Panel(Sectioned):
         else:
             self._continue.add_class("pk-off")
 
-    def _begin(self, work: Work, output: CellOutput, before: Answered | None = None) -> Job | None:
+    def _begin(self, work: Work, output: CellOutput, before: PlanAnswer | None = None) -> Job | None:
         """A job that may run now; None while another one is under way."""
 
         def act(job: Job) -> None:
@@ -170,7 +170,7 @@ class Panel(Sectioned):
             self.job = Job(act, plan, self._observe, before)
             return self.job
 
-    def _plan_of_job(self, before: Answered | None) -> Plan:
+    def _plan_of_job(self, before: PlanAnswer | None) -> Plan:
         """The plan of a new job, with its code as it is now; a job that continues another has the same."""
         if before is None:
             self._refresh()

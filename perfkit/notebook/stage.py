@@ -14,7 +14,7 @@ from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, proof
 from perfkit.notebook.pieces import row, text
 from perfkit.recipe import Recipe, Value
-from perfkit.results import Decided, Run, RunStore
+from perfkit.results import Run, RunStore, StageDecision
 from perfkit.rules import why_not
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
@@ -180,7 +180,7 @@ class StagePanel(LadderPanel):
         return [tables.ladder(self.runs), *tables.evidence(self.runs), *parity, *diff, card]
 
 
-def _kept_in_words(decided: Decided) -> str:
+def _kept_in_words(decided: StageDecision) -> str:
     run = decided.run
     ratio = run.speedup("baseline")
     if not decided.decision.kept:

@@ -53,7 +53,7 @@ class Setup:
     log: str
 
 
-class Forked:
+class ForkedChild:
     """A child of a zygote. A pipe tells its process id, and later its exit code.
 
     `check` is called while the id is awaited; it raises if the child is no longer wanted. An OSError is
@@ -110,7 +110,7 @@ class Zygote:
                 start_new_session=True,  # Ctrl-C does not reach it
             )
         self._lock = threading.Lock()
-        self._children: list[Forked] = []
+        self._children: list[ForkedChild] = []
         self.pid = self._process.pid
 
     @property
@@ -121,7 +121,7 @@ class Zygote:
     def is_busy(self) -> bool:
         return any(not child.is_closed for child in self._children)
 
-    def fork(self, line: Connection, check: Callable[[], None]) -> Forked:
+    def fork(self, line: Connection, check: Callable[[], None]) -> ForkedChild:
         """Forks a child, which reads its `Setup` from its line. The first waits until torch is imported."""
         ours, theirs = os.pipe()
         try:
@@ -129,7 +129,7 @@ class Zygote:
                 socket.send_fds(self._socket, [b"f"], [line.fileno(), theirs])
         finally:
             os.close(theirs)
-        child = Forked(ours, check)
+        child = ForkedChild(ours, check)
         with self._lock:  # of two threads that fork at once, neither drops the other's child
             self._children = [other for other in self._children if not other.is_closed] + [child]
         return child
@@ -180,7 +180,7 @@ def end_unneeded(environment: Mapping[str, str]) -> None:
 
 def start(
     line: Connection, environment: Mapping[str, str], generation: int, check: Callable[[], None]
-) -> Forked:
+) -> ForkedChild:
     """Starts a measuring process, which reads its `Setup` from `line`; raises an OSError if that fails.
 
     `check` is called while torch is imported, and may raise.

@@ -25,7 +25,7 @@ _SQL = lookup.toml("perfkit.results", "store")
 _VERSION = 4  # of the tables, in `PRAGMA user_version`; a file of version 1 has 0 there
 
 
-class Decided(NamedTuple):
+class StageDecision(NamedTuple):
     """The decision on a stage."""
 
     decision: Decision
@@ -167,9 +167,9 @@ class RunStore:
         statement = "REPLACE INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         self._do(statement, (self.machine_id, ladder_key, run.stage, run.id, *values))
 
-    def decisions(self, ladder_key: str) -> dict[str, Decided]:
+    def decisions(self, ladder_key: str) -> dict[str, StageDecision]:
         """The newest decision on each stage of a ladder, oldest first, unless its run was deleted."""
-        decided: dict[str, Decided] = {}
+        decided: dict[str, StageDecision] = {}
         for stage, kept, by, why, settings, body in self._do(_SQL["decided"], (self.machine_id, ladder_key)):
             try:
                 run = read(body, Run, f"the run of {stage}")
@@ -177,7 +177,7 @@ class RunStore:
             except (StoreError, ValueError) as problem:
                 self._leave_out(f"left out: {problem}")
                 continue
-            decided[stage] = Decided(Decision(bool(kept), by, why), switches, run)
+            decided[stage] = StageDecision(Decision(bool(kept), by, why), switches, run)
         return decided
 
     def spread(self, device: str, allocator: str = "default", workers: bool = False) -> Spread:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from perfkit.ladder.catalogue import OPTIMIZATIONS, TOGETHER, sizing
 from perfkit.process.failures import PACKAGE
 from perfkit.recipe import Recipe, Value, allowed
-from perfkit.results import Decided, Decision, Run, RunStore
+from perfkit.results import Decision, Run, RunStore, StageDecision
 from perfkit.rules import Target
 from perfkit.studies.sources import Plan
 
@@ -31,7 +31,7 @@ def plan_key(plan: Plan) -> str:
     return hashlib.sha256(json.dumps(question, sort_keys=True, default=repr).encode()).hexdigest()
 
 
-def decided(store: RunStore, plan: Plan) -> dict[str, Decided]:
+def decided(store: RunStore, plan: Plan) -> dict[str, StageDecision]:
     """The newest decision on each stage of a plan's ladder, by the stage's name."""
     return store.decisions(ladder_key(plan))
 
@@ -47,7 +47,7 @@ def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool
     store.decide(ladder_key(plan), run, Decision(kept, "user"), settings)
 
 
-def settings(decisions: Mapping[str, Decided], names: Iterable[str]) -> dict[str, Value]:
+def settings(decisions: Mapping[str, StageDecision], names: Iterable[str]) -> dict[str, Value]:
     """The switches that the decisions on these stages leave: of several on a switch, the newest.
 
     What is kept of two of them together counts, too. A switch or value of an older version that is unknown

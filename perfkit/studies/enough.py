@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from perfkit.ladder.catalogue import StopRule
 from perfkit.results import AGAIN, stats
-from perfkit.studies.sides import Measured, Side
+from perfkit.studies.sides import MeasuredSides, Side
 
 PART_OF_START = 0.25
 """An incarnation is measured for this part of its start or longer: processes differ as much as rounds do."""
@@ -15,7 +15,7 @@ CHECK_EVERY = 5  # rounds between two checks: a check after each of them would s
 class Enough:
     """The stop rule, applied to what is measured so far; its time begins when it is made."""
 
-    def __init__(self, measured: Measured, rule: StopRule, clock: Callable[[], float]) -> None:
+    def __init__(self, measured: MeasuredSides, rule: StopRule, clock: Callable[[], float]) -> None:
         self._measured = measured
         self._rule = rule
         self._clock = clock

@@ -19,12 +19,12 @@ from perfkit.results import Run, RunStore, Spread, aa_pairs, stats
 from perfkit.rules import Target
 from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record
-from perfkit.studies.sides import AskMore, Bench, Measured, Side
+from perfkit.studies.sides import AskMore, Bench, MeasuredSides, Side
 from perfkit.studies.sources import Ladder, Plan, Progress, Request, Session, Source, Subject
-from perfkit.worker.messages import Description, Trained
+from perfkit.worker.messages import Description, TrainingReport
 
 
-class ThisMachine(Source["Trainings"]):
+class ThisMachine(Source["TrainingSession"]):
     """Trains in child processes."""
 
     is_costly = True
@@ -46,12 +46,12 @@ class ThisMachine(Source["Trainings"]):
         return device_lock(self.plan.subject.device, progress.cancelled, progress.wait)
 
     @contextlib.contextmanager
-    def session(self, progress: Progress, store: RunStore | None) -> Iterator["Trainings"]:
+    def session(self, progress: Progress, store: RunStore | None) -> Iterator["TrainingSession"]:
         try:
             with contextlib.ExitStack() as ending:
-                spare, description = Trainings(self, progress, store, ending).loaded({})
+                spare, description = TrainingSession(self, progress, store, ending).loaded({})
                 spare.suspend()
-                yield Trainings(replace(self, reported=description), progress, store, ending, spare)
+                yield TrainingSession(replace(self, reported=description), progress, store, ending, spare)
         finally:
             zygote.end_unneeded(environment_of({}))  # most studies begin in the plain environment
 
@@ -73,7 +73,7 @@ def target_of(kind: str, description: Description) -> Target:
 
 
 @dataclass(eq=False)
-class InRounds(Session):
+class RoundSession(Session):
     """Trainings in processes on this machine, measured in rounds."""
 
     ending: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -81,7 +81,7 @@ class InRounds(Session):
     spare: Conversation | None = None  # a process in which nothing is set yet, and nobody has taken
     id: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
 
-    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
+    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, TrainingReport]:
         """Starts a training, and says what it has reported once it is warm; see `Bench.start_training`."""
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ class InRounds(Session):
     def renew(self, stages: Sequence[Stage]) -> None:
         """Makes the next processes independent of anything that earlier ones left behind."""
 
-    def trained(self, child: Conversation, **arguments: Any) -> Trained:
+    def trained(self, child: Conversation, **arguments: Any) -> TrainingReport:
         """The report of a training once it is warm; a process that fails has ended by then."""
         try:
             return child.ask("train", **arguments)  # type: ignore[no-any-return]
@@ -111,7 +111,7 @@ class InRounds(Session):
         sides = [Side(stage) for stage in stages]
         first = stages[0].recipe
         spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}
-        measured = Measured(sides, spreads)
+        measured = MeasuredSides(sides, spreads)
         record = Record(self.id, source.plan, source.description, measured)
         bench = Bench(self.start_training, self.renew, source.description.facts.uuid, ask_more)
         try:
@@ -122,7 +122,7 @@ class InRounds(Session):
 
 
 @dataclass(eq=False)
-class Trainings(InRounds):
+class TrainingSession(RoundSession):
     """Processes that train a workload; each has loaded it."""
 
     _generation: int = field(default=0, init=False)
@@ -142,7 +142,7 @@ class Trainings(InRounds):
                 self.store.add_aa_pairs(run.device, recipe.allocator, recipe.workers > 0, pairs)
         return runs
 
-    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
+    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, TrainingReport]:
         rule = self.source.plan.rule
         return self._train(stage.recipe, 1 if has_losses else rule.loss_steps, rule.warmup_s)
 
@@ -156,7 +156,7 @@ class Trainings(InRounds):
         with self._fresh_child(recipe) as child:
             return child.ask(question, recipe=recipe, **arguments)
 
-    def _train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> tuple[Conversation, Trained]:
+    def _train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> tuple[Conversation, TrainingReport]:
         """A training in a fresh process, and what that says once it is checked and warm."""
         child = self._fresh_child(recipe)
         seed = self.source.plan.subject.seed

@@ -23,7 +23,7 @@ class Stopped(Cancelled):
 
 
 @dataclass(frozen=True)
-class Answered:
+class PlanAnswer:
     """What was measured for a plan. A job makes a new answer, or leaves the old one."""
 
     plan: Plan
@@ -58,7 +58,7 @@ class Job:
         work: Callable[["Job"], object],
         plan: Any = None,
         changed: Callable[["Job", Run | None], object] = lambda job, run: None,
-        before: Answered | None = None,
+        before: PlanAnswer | None = None,
     ) -> None:
         self.plan = plan
         self.before = before
@@ -146,7 +146,7 @@ class Job:
         self._changed(self, now.run)
 
 
-def after(before: Answered, job: Job, runs: Sequence[Run]) -> Answered:
+def after(before: PlanAnswer, job: Job, runs: Sequence[Run]) -> PlanAnswer:
     """The answer that a job leaves, by the `runs` that its study returned: none if it raised.
 
     A job that was stopped or failed leaves the answer `before` it, unless every run that has rounds there has
@@ -154,18 +154,18 @@ def after(before: Answered, job: Job, runs: Sequence[Run]) -> Answered:
     """
     has_ended = all(run.status in ("ok", "not_applicable") for run in runs)
     if runs and has_ended and not job.progress.cancelled.is_set():
-        return Answered(job.plan, runs)
+        return PlanAnswer(job.plan, runs)
     runs = runs or job.runs
     measured = {run.title for run in runs if run.status == "ok"}
     loses_some = any(run.status == "ok" and run.title not in measured for run in before.runs)
     adds_nothing = not runs or list(runs) == list(before.runs)
     if adds_nothing or loses_some:
         return before
-    return replace(before, runs=runs) if job.plan == before.plan else Answered(job.plan, runs)
+    return replace(before, runs=runs) if job.plan == before.plan else PlanAnswer(job.plan, runs)
 
 
-def remembered(plan: Plan, store: RunStore) -> Answered:
+def remembered(plan: Plan, store: RunStore) -> PlanAnswer:
     """What was measured earlier for a plan, and whether its stage trains the same; no runs if nothing was."""
     runs = store.remembered(plan_key(plan))
     proofs = [store.proof(run.id) for run in runs]
-    return Answered(plan.fixed(), runs, proof=next(filter(None, proofs), None))
+    return PlanAnswer(plan.fixed(), runs, proof=next(filter(None, proofs), None))

@@ -12,7 +12,7 @@ from perfkit.machine import cores, gpus
 from perfkit.process import zygote
 from perfkit.results import Busiest
 from perfkit.studies.enough import Enough
-from perfkit.studies.sides import Bench, Crowded, Incarnation, Measured, Round, Side
+from perfkit.studies.sides import Bench, Crowded, Incarnation, MeasuredSides, Round, Side
 from perfkit.studies.slices import Slices
 from perfkit.studies.sources import Progress
 from perfkit.studies.starting import Starter
@@ -21,7 +21,7 @@ from perfkit.studies.starting import Starter
 class Measurement:
     """One measurement: it starts the sides, has their slices taken, and ends by the rule."""
 
-    def __init__(self, measured: Measured, rule: StopRule, bench: Bench, progress: Progress) -> None:
+    def __init__(self, measured: MeasuredSides, rule: StopRule, bench: Bench, progress: Progress) -> None:
         self._measured = measured
         self._bench = bench
         self._progress = progress

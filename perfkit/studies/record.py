@@ -13,9 +13,9 @@ from perfkit import machine
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
 from perfkit.results import AGAIN, Pairing, Raw, Role, Run, with_rate_of
-from perfkit.studies.sides import Measured, Side
+from perfkit.studies.sides import MeasuredSides, Side
 from perfkit.studies.sources import Plan
-from perfkit.worker.messages import Description, TimedSteps, Trained
+from perfkit.worker.messages import Description, TimedSteps, TrainingReport
 
 
 def begun(session_id: str, stage: Stage, plan: Plan, description: Description) -> Run:
@@ -42,7 +42,7 @@ def begun(session_id: str, stage: Stage, plan: Plan, description: Description) -
     )
 
 
-def reported(run: Run, trained: Trained) -> Run:
+def reported(run: Run, trained: TrainingReport) -> Run:
     """A run with what its training reported once it was warm."""
     return structs.replace(
         run,
@@ -65,10 +65,10 @@ def ended(run: Run, **fields: Any) -> Run:
 class Record:
     """The runs of one measurement: begun with it, and complete when it has ended."""
 
-    def __init__(self, session_id: str, plan: Plan, description: Description, measured: Measured) -> None:
+    def __init__(self, session: str, plan: Plan, description: Description, measured: MeasuredSides) -> None:
         self._measured = measured
         self._precision = plan.rule.precision
-        self._begun = {side: begun(session_id, side.stage, plan, description) for side in measured.sides}
+        self._begun = {side: begun(session, side.stage, plan, description) for side in measured.sides}
 
     def runs(self) -> list[Run]:
         """A run for each side, in their order; the rate of all but the first is by its ratio to that."""
@@ -121,7 +121,7 @@ class Record:
             )
 
 
-def _raw(side: Side, measured: Measured) -> Raw:
+def _raw(side: Side, measured: MeasuredSides) -> Raw:
     warm, *further = (trained.warmup for trained in measured.trained(side))
     parts = measured.common_rounds(side, side)
     rounds = list(itertools.chain.from_iterable(parts))
@@ -143,7 +143,7 @@ def _raw(side: Side, measured: Measured) -> Raw:
     )
 
 
-def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
+def _remarks(run: Run, side: Side, measured: MeasuredSides) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
     pairing = run.pairing("previous") or run.pairing("baseline")
     yield from side.remarks

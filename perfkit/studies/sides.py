@@ -15,7 +15,7 @@ from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import Conversation
 from perfkit.results import Busiest, Rounds, Spread
-from perfkit.worker.messages import Peak, TimedSteps, Trained
+from perfkit.worker.messages import Peak, TimedSteps, TrainingReport
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class Round:
 class Incarnation:
     """What has been measured of one set of processes. One whose sides do not fit together is thrown away."""
 
-    trained: dict[Side, Trained] = field(default_factory=dict)  # what each side reported when it was warm
+    trained: dict[Side, TrainingReport] = field(default_factory=dict)  # reported once each side was warm
     start_s: float = 0.0  # what it took until all sides were warm
     compile_s: float = 0.0  # of it, first steps that compiled: the next incarnation finds the result
     rounds: list[Round] = field(default_factory=list)
@@ -92,7 +92,7 @@ AskMore = Callable[[Side], None]  # asks a side for more before its processes en
 class Bench:
     """What a measurement needs to start and time trainings, so that a test can replace it."""
 
-    start_training: Callable[[Stage, bool], tuple[Conversation, Trained]]
+    start_training: Callable[[Stage, bool], tuple[Conversation, TrainingReport]]
     """Starts the processes of a stage, and returns once they are warm; the flag: its losses are known."""
     renew: Callable[[Sequence[Stage]], None] = lambda stages: None
     """Makes the next processes of these stages as independent of the earlier ones as possible."""
@@ -107,7 +107,7 @@ class Bench:
 
 
 @dataclass
-class Measured:
+class MeasuredSides:
     """What a measurement has found so far."""
 
     sides: Sequence[Side]  # the others are compared with the first one
@@ -128,7 +128,7 @@ class Measured:
     def open_sides(self) -> list[Side]:
         return [side for side in self.sides if side.is_open]
 
-    def trained(self, side: Side) -> list[Trained]:
+    def trained(self, side: Side) -> list[TrainingReport]:
         """What a side reported in each incarnation when it was warm."""
         return [past.trained[side] for past in self.incarnations if side in past.trained]
 

@@ -7,7 +7,7 @@ from typing import Any
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Bench, Crowded, Measured, Round, Side
+from perfkit.studies.sides import Bench, Crowded, MeasuredSides, Round, Side
 
 MOSTLY = 0.5  # a slice of which others took more of the cores than this is taken again
 
@@ -15,7 +15,7 @@ MOSTLY = 0.5  # a slice of which others took more of the cores than this is take
 class Slices:
     """Takes the slices of running sides, and asks each side once for its peak and for cached slices."""
 
-    def __init__(self, measured: Measured, rule: StopRule, bench: Bench) -> None:
+    def __init__(self, measured: MeasuredSides, rule: StopRule, bench: Bench) -> None:
         self._measured = measured
         self._rule = rule
         self._bench = bench

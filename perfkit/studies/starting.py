@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, RunFailed, TrainingEnded
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Bench, Crowded, Measured, Side
-from perfkit.worker.messages import Trained
+from perfkit.studies.sides import Bench, Crowded, MeasuredSides, Side
+from perfkit.worker.messages import TrainingReport
 
 LAST_ANSWER_S = 2.0  # after Ctrl-C: a side in a long slice answers only when that has ended
 MEMORY_MARGIN = 1.5  # another training needs the memory of the largest so far, and more for its batches
@@ -15,7 +15,7 @@ MEMORY_MARGIN = 1.5  # another training needs the memory of the largest so far, 
 class Starter:
     """Starts and ends sides. `say` is called with what is being started."""
 
-    def __init__(self, measured: Measured, bench: Bench, say: Callable[[str], None]) -> None:
+    def __init__(self, measured: MeasuredSides, bench: Bench, say: Callable[[str], None]) -> None:
         self._measured = measured
         self._bench = bench
         self._say = say
@@ -82,7 +82,7 @@ class Starter:
         return free is not None and free < MEMORY_MARGIN * max((side.gpu_bytes for side in alive), default=0)
 
 
-def _check_switches(trained: Trained) -> None:
+def _check_switches(trained: TrainingReport) -> None:
     off = [f"{proof.name} ({proof.evidence})" for proof in trained.mechanisms if not proof.ok]
     if off:
         remedy = "It was not measured: the numbers would not be of this recipe. Check the workload's code"

@@ -57,7 +57,7 @@ class CompileCounters(msgspec.Struct, frozen=True):
     cache_hits: int = 0
 
 
-class Trained(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     """A training that was built, checked and warmed up."""
 
     recipe: dict[str, Any]  # the recipe in effect; for a script, what its objects show

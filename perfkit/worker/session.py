@@ -14,7 +14,7 @@ from perfkit.errors import RunFailed
 from perfkit.process import Answer
 from perfkit.recipe import Recipe
 from perfkit.worker import checks
-from perfkit.worker.messages import Description, Trained
+from perfkit.worker.messages import Description, TrainingReport
 from perfkit.worker.procedure import MeasuredStep, Procedure, Procedures, drive
 from perfkit.worker.training import Training, loss_values
 
@@ -65,7 +65,7 @@ class WorkerSession(Procedures):
         return Description(arguments, offers, checks.facts(self.device), convolves)
 
     def train(self, recipe: Recipe, seed: int, loss_steps: int, warmup_s: float) -> Procedure:
-        """Builds a training, takes its first steps, checks its switches and warms up; returns `Trained`.
+        """Builds a training, takes its first steps, checks its switches and warms up; reports on it.
 
         The losses of the first `loss_steps` steps are stored. The warm-up takes at most `warmup_s`.
         """
@@ -80,7 +80,7 @@ class WorkerSession(Procedures):
         sample_bytes = checks.bytes_per_sample(view.batch)
         del view  # frees the batch and what was computed from it
         warm = yield from self.warm_up(warmup_s)
-        return Trained(
+        return TrainingReport(
             recipe=recipe.to_dict(),
             startup_s=self._startup_s + training.built_at - began,
             warmup=first.timed() + warm.timed(),

@@ -190,7 +190,7 @@ GIVES_UP = """
 from perfkit.process import child, zygote
 def interrupted(status, check):
     raise KeyboardInterrupt
-zygote.Forked = interrupted
+zygote.ForkedChild = interrupted
 try:
     child.Child()
 except KeyboardInterrupt:

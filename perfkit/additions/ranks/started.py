@@ -35,7 +35,7 @@ from perfkit.process.child import POLL_S
 from perfkit.process.locks import check_cancelled
 from perfkit.recipe import Recipe
 from perfkit.results.schema import Mechanism
-from perfkit.worker.messages import Trained
+from perfkit.worker.messages import TrainingReport
 
 TOLD = "perfkit.additions.ranks.questions:told"  # a question to each rank
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
@@ -140,7 +140,7 @@ class ComparedRanks(StartedRanks):
             return structs.replace(answer, samples=round(answer.samples * self._times_as_many))
         return of_all([answer, *self._others_say(BEHAVIOUR)]) if question == BEHAVIOUR else answer
 
-    def _trained(self, first: Trained) -> Trained:
+    def _trained(self, first: TrainingReport) -> TrainingReport:
         told: list[tuple[Any, ...]] = [super().ask(TOLD), *self._others_say(TOLD)]
         samples, losses, proofs = zip(*told, strict=True)
         self._times_as_many = sum(samples) / max(1, first.samples_per_step)

@@ -22,7 +22,7 @@ from perfkit.studies import record
 from perfkit.studies.compare import Candidate, compared, rule_of_two, stages_of
 from perfkit.studies.sides import Side
 from perfkit.studies.sources import Plan, Progress, Study, names_of
-from perfkit.worker.messages import Trained
+from perfkit.worker.messages import TrainingReport
 
 
 class ScriptSide(NamedTuple):
@@ -123,7 +123,7 @@ TURN_S = 2.0  # seconds after which the other script goes on: what drifts on the
 class _Life:
     """One script from its start to its end."""
 
-    def __init__(self, begun: Run, child: Conversation, trained: Trained) -> None:
+    def __init__(self, begun: Run, child: Conversation, trained: TrainingReport) -> None:
         self._begun = begun
         self._child = child
         self._trained = trained

@@ -18,7 +18,7 @@ from perfkit.rules import why_not
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies.compare import Candidate, compare_candidates
-from perfkit.studies.job import Answered, Job
+from perfkit.studies.job import Job, PlanAnswer
 from perfkit.studies.sources import Plan
 
 
@@ -97,7 +97,7 @@ class ScriptPanel(Panel):
             sides = Candidate(study.UNCHANGED), Candidate(title, changes=self._settings())
         earlier = job.before.comparison if job.before else None
         result = compare_candidates(*sides, job.plan, earlier, job.progress, self.store)
-        self._set_answer(Answered(job.plan, [result.a, result.b], sides=sides, comparison=result))
+        self._set_answer(PlanAnswer(job.plan, [result.a, result.b], sides=sides, comparison=result))
         self._forget_edit()
         self._seen = [section._replace(folded=True) for section in self._seen]
         self._require_stored()

@@ -37,7 +37,7 @@ from perfkit.process import Answer, Question, failures, zygote
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.show import units
 from perfkit.worker import checks
-from perfkit.worker.messages import Trained
+from perfkit.worker.messages import TrainingReport
 from perfkit.worker.procedure import WINDOW, Procedure, Procedures
 
 LIMIT = messages.limits("questions")
@@ -75,7 +75,7 @@ class Questions(Procedures):
         self._startup_s = self.subject.steps.began_at - self.subject.settings.started
 
     def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Procedure:
-        """`Trained`: first steps, whose losses are kept, then a warm-up, equally long on all sides."""
+        """`TrainingReport`: first steps, whose losses are kept, then a warm-up, equally long on all sides."""
         script = self.subject
         until = clock() + LIMIT.warmup_longer * warmup_s
         first = yield from self.take(loss_steps, "first steps", early=self.early)
@@ -88,7 +88,7 @@ class Questions(Procedures):
             facts["data"] = messages.RandomData.DRAWN
         elif script.loader is not None and (own := data_facts(script.loader, 0).generators):
             facts |= {"data": messages.RandomData.HELD, "generators": ", ".join(own)}
-        return Trained(
+        return TrainingReport(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
             facts={"step": script.step_in_words(), **facts},
             startup_s=self._startup_s,

@@ -26,11 +26,11 @@ from perfkit.results import Comparison, Run, RunStore, Spread, parity
 from perfkit.rules import Target
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
-from perfkit.studies.here import InRounds, target_of
+from perfkit.studies.here import RoundSession, target_of
 from perfkit.studies.planning import plan
 from perfkit.studies.sides import AskMore
 from perfkit.studies.sources import Plan, Progress, Source
-from perfkit.worker.messages import Description, DeviceFacts, TimedSteps, Trained
+from perfkit.worker.messages import Description, DeviceFacts, TimedSteps, TrainingReport
 
 UNCHANGED = "the unchanged script"  # the side that others are compared with
 LIMIT = limits("study")
@@ -72,7 +72,7 @@ class Pacer:
     def __init__(self) -> None:
         self._paces: dict[WatchedScript, Pace] = {}
 
-    def add(self, child: WatchedScript, trained: Trained) -> None:
+    def add(self, child: WatchedScript, trained: TrainingReport) -> None:
         """From now on, it decides what a slice of this script is."""
         warm = trained.warmup.device_step_s or trained.warmup.step_s  # by the host it may be a launch
         step_s = statistics.median(warm[-LIMIT.last_steps :])
@@ -138,7 +138,7 @@ class ScriptSource(Source["ScriptSession"]):
 
 
 @dataclass(eq=False)
-class ScriptSession(InRounds):
+class ScriptSession(RoundSession):
     """Scripts that train."""
 
     source: ScriptSource
@@ -154,7 +154,7 @@ class ScriptSession(InRounds):
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
         return OF_SCRIPTS
 
-    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, Trained]:
+    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, TrainingReport]:
         source = self.source
         rule = source.plan.rule
         launch = source.starter.launch_of(stage.title)

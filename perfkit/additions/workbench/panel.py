@@ -20,7 +20,7 @@ from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
 from perfkit.show.units import clean
 from perfkit.studies import staging
-from perfkit.studies.job import Answered, Job
+from perfkit.studies.job import Job, PlanAnswer
 from perfkit.studies.planning import Where
 
 
@@ -78,7 +78,7 @@ class Workbench(LadderPanel):
         recipes = self._recipes()
         if recipes != self.plan.ladder.recipes:
             self.plan = self.plan.trying(recipes=recipes)
-            self._set_answer(Answered(self.plan))
+            self._set_answer(PlanAnswer(self.plan))
             self.status.say("press Run to measure")
 
     def _recipes(self) -> tuple[tuple[str, Recipe], ...]:

@@ -50,7 +50,7 @@ def test_a_start_can_be_stopped_while_torch_is_imported():
     cancelled.set()
     number, zygotes = os.pipe()
     with pytest.raises(Cancelled):
-        zygote.Forked(number, lambda: check_cancelled(cancelled))
+        zygote.ForkedChild(number, lambda: check_cancelled(cancelled))
     os.close(zygotes)
 
 

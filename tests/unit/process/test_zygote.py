@@ -159,7 +159,7 @@ def test_a_process_with_a_thousand_open_files_can_start_one_more():
     try:
         high = fcntl.fcntl(number, fcntl.F_DUPFD, 2000)
         os.write(theirs, zygote._NUMBER.pack(7))
-        forked = zygote.Forked(high, lambda: None)
+        forked = zygote.ForkedChild(high, lambda: None)
         assert (forked.pid, forked.exit_code()) == (7, None)
         forked.close()
     finally:

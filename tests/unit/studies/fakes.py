@@ -114,7 +114,7 @@ class FakeChild(contextlib.AbstractContextManager):
                     self.machine.now += self.machine.compile_s
                     self.machine.has_compiled = True
                     warmup = replace(WARMUP, step_s=[2.0 + self.machine.compile_s, 0.5, 0.5])
-                return messages.Trained(
+                return messages.TrainingReport(
                     recipe=self.recipe.to_dict(),
                     startup_s=self.machine.startup_s,
                     warmup=warmup,

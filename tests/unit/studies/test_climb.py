@@ -11,7 +11,7 @@ from perfkit.results import stats
 from perfkit.results.schema import AGAIN, Busiest
 from perfkit.results.store import RunStore
 from perfkit.studies.climb import climb, with_earlier
-from perfkit.studies.here import Trainings
+from perfkit.studies.here import TrainingSession
 from perfkit.studies.sources import Progress
 from tests.unit.show.fake_runs import session
 
@@ -94,13 +94,13 @@ def test_a_disturbed_room_drops_nothing_that_its_interval_supports(machine, ladd
 @pytest.fixture
 def limits(monkeypatch):
     """How long each measurement of a ladder may take, in seconds."""
-    found, measure = [], Trainings.measure
+    found, measure = [], TrainingSession.measure
 
     def noted(self, stages, rule):
         found.append(rule.budget.ladder_s)
         return measure(self, stages, rule)
 
-    monkeypatch.setattr(Trainings, "measure", noted)
+    monkeypatch.setattr(TrainingSession, "measure", noted)
     return found
 
 
@@ -395,7 +395,7 @@ def test_a_continuation_that_is_stopped_before_each_side_has_further_rounds_leav
         store.add(run)
     further = [structs.replace(run, id=f"{run.id} more", session="further") for run in earlier]
     further[stopped] = structs.replace(further[stopped], status="cancelled", pairings=[])
-    monkeypatch.setattr(Trainings, "measure", lambda source, stages, rule: further)
+    monkeypatch.setattr(TrainingSession, "measure", lambda source, stages, rule: further)
     runs = climb(where, store, earlier=earlier)
     assert runs == earlier
     assert runs[1].previous(runs) is runs[0], "what it was compared with is there"
@@ -406,7 +406,7 @@ def test_a_side_that_fails_leaves_the_others_their_further_rounds(machine, where
     base, stage = session()[:2]
     further = [structs.replace(run, id=f"{run.id} more", session="further") for run in (base, stage)]
     further[1] = structs.replace(further[1], status="failed", reason="out of memory")
-    monkeypatch.setattr(Trainings, "measure", lambda source, stages, rule: further)
+    monkeypatch.setattr(TrainingSession, "measure", lambda source, stages, rule: further)
     joined, failed = climb(where, RunStore(), earlier=[base, stage])
     assert joined.id == further[0].id and failed.status == "failed"
     assert len(joined.raw.block_samples_per_s) == 2 * len(base.raw.block_samples_per_s)

@@ -8,7 +8,7 @@ from perfkit.ladder.catalogue import Budget, Goal, Slice, Stage, StopRule
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.studies.enough import FEWEST, Enough
-from perfkit.studies.sides import Incarnation, Measured, Round, Side
+from perfkit.studies.sides import Incarnation, MeasuredSides, Round, Side
 from perfkit.worker.messages import TimedSteps
 
 BUDGET = Budget(60.0)
@@ -26,7 +26,7 @@ def found(rounds, names=("baseline", "amp")):
             one.add(sides[name], TimedSteps(samples=100, seconds=100 / rate), 0.0, [])
     incarnations = [Incarnation(start_s=2.0, rounds=taken)]
     spreads = dict.fromkeys(sides.values(), stats.ONE_PROCESS)
-    return Measured(list(sides.values()), spreads, incarnations)
+    return MeasuredSides(list(sides.values()), spreads, incarnations)
 
 
 class Clock:

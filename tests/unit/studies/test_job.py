@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.results.parity import Parity
-from perfkit.studies.job import Answered, Job, Stopped, after
+from perfkit.studies.job import Job, PlanAnswer, Stopped, after
 from tests.unit.show.fake_runs import session
 
 PLAN = SimpleNamespace(recorded="", ladder=SimpleNamespace(recipes=(), stages=("data_loading",)))
@@ -114,7 +114,7 @@ def test_it_is_waited_for_and_what_is_stopped_later_has_ended_already():
 
 
 def test_a_job_that_continues_an_answer_knows_it():
-    answer = Answered(PLAN, session()[:2])
+    answer = PlanAnswer(PLAN, session()[:2])
     assert not answer.can_continue
     assert Job(lambda job: None, answer.plan, before=answer).before is answer
 
@@ -138,7 +138,7 @@ def test_a_job_that_continues_an_answer_knows_it():
 @pytest.mark.parametrize("is_same", [True, False])
 def test_what_a_job_leaves_of_the_answer_before(returned, finished, is_stopped, left, is_same):
     """What is known of its programs stays if the same was asked for, by Continue or by Run."""
-    before = Answered(PLAN, [BASE, STAGE], ("no picture",), Parity("AMP", "bitwise", [], False, {}))
+    before = PlanAnswer(PLAN, [BASE, STAGE], ("no picture",), Parity("AMP", "bitwise", [], False, {}))
     job = Job(lambda job: None, PLAN if is_same else OTHER_PLAN)
     job.runs = tuple(finished)
     if is_stopped:
