@@ -97,7 +97,7 @@ class RoundSession(Session):
     def renew(self, stages: Sequence[Stage]) -> None:
         """Makes the next processes independent of anything that earlier ones left behind."""
 
-    def trained(self, child: Conversation, **arguments: Any) -> TrainingReport:
+    def report_of(self, child: Conversation, **arguments: Any) -> TrainingReport:
         """The report of a training once it is warm; a process that fails has ended by then."""
         try:
             return child.ask("train", **arguments)  # type: ignore[no-any-return]
@@ -160,8 +160,8 @@ class TrainingSession(RoundSession):
         """A training in a fresh process, and what that says once it is checked and warm."""
         child = self._fresh_child(recipe)
         seed = self.source.plan.subject.seed
-        trained = self.trained(child, recipe=recipe, seed=seed, loss_steps=loss_steps, warmup_s=warmup_s)
-        return child, trained
+        report = self.report_of(child, recipe=recipe, seed=seed, loss_steps=loss_steps, warmup_s=warmup_s)
+        return child, report
 
     def _fresh_child(self, recipe: Recipe) -> Conversation:
         """A process that has loaded the workload, in the environment of a recipe."""

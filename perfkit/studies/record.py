@@ -86,7 +86,7 @@ class Record:
         return self._completed(side)
 
     def _completed(self, side: Side) -> Run:
-        first = self._measured.trained(side)[0]
+        first = self._measured.reports(side)[0]
         run = reported(self._begun[side], first)
         raw = _raw(side, self._measured)
         facts = dict(run.facts)
@@ -122,7 +122,7 @@ class Record:
 
 
 def _raw(side: Side, measured: MeasuredSides) -> Raw:
-    warm, *further = (trained.warmup for trained in measured.trained(side))
+    warm, *further = (report.warmup for report in measured.reports(side))
     parts = measured.common_rounds(side, side)
     rounds = list(itertools.chain.from_iterable(parts))
     slices = [round_.slices[side] for round_ in rounds]

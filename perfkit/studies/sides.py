@@ -1,8 +1,8 @@
 """Sides that are measured together, and what their rounds have shown.
 
 A side is one training with all that belongs to it: loader workers, or whatever a script starts. From the end
-of its slice to the start of its next it is suspended, so nobody loads, spins or fills a queue in the slice of
-somebody else, and each finds its own queue as it left it.
+of its slice to the start of its next it is suspended, so it cannot load, spin or fill a queue in the slice of
+another side, and finds its own queue as it left it.
 """
 
 import itertools
@@ -66,9 +66,9 @@ class Round:
 class Incarnation:
     """What has been measured of one set of processes. One whose sides do not fit together is thrown away."""
 
-    trained: dict[Side, TrainingReport] = field(default_factory=dict)  # reported once each side was warm
-    start_s: float = 0.0  # what it took until all sides were warm
-    compile_s: float = 0.0  # of it, first steps that compiled: the next incarnation finds the result
+    reports: dict[Side, TrainingReport] = field(default_factory=dict)  # of each side once it was warm
+    start_s: float = 0.0  # until all sides were warm
+    compile_s: float = 0.0  # the part of it in first steps that compiled, which happens only once
     rounds: list[Round] = field(default_factory=list)
 
     @property
@@ -93,14 +93,14 @@ class Bench:
     """What a measurement needs to start and time trainings, so that a test can replace it."""
 
     start_training: Callable[[Stage, bool], tuple[Conversation, TrainingReport]]
-    """Starts the processes of a stage, and returns once they are warm; the flag: its losses are known."""
+    """Starts the processes of a stage, and returns once they are warm; True if its losses are known."""
     renew: Callable[[Sequence[Stage]], None] = lambda stages: None
     """Makes the next processes of these stages as independent of the earlier ones as possible."""
     gpu: str | None = None  # the UUID of the GPU that trains
     ask_more: AskMore | None = None
     clock: Callable[[], float] = time.monotonic
     order: random.Random = field(default_factory=random.SystemRandom)
-    """Decides who is started and who takes a slice first: never by the seed of a recipe."""
+    """Decides who starts and who takes a slice first; it never depends on the seed of a recipe."""
 
     def shuffled(self, sides: Sequence[Side]) -> list[Side]:
         return self.order.sample(sides, len(sides))
@@ -128,9 +128,9 @@ class MeasuredSides:
     def open_sides(self) -> list[Side]:
         return [side for side in self.sides if side.is_open]
 
-    def trained(self, side: Side) -> list[TrainingReport]:
-        """What a side reported in each incarnation when it was warm."""
-        return [past.trained[side] for past in self.incarnations if side in past.trained]
+    def reports(self, side: Side) -> list[TrainingReport]:
+        """The report of a side in each incarnation, once it was warm."""
+        return [past.reports[side] for past in self.incarnations if side in past.reports]
 
     def round_count_of(self, side: Side) -> int:
         return sum(map(len, self.common_rounds(side, side)))
@@ -152,7 +152,7 @@ class MeasuredSides:
         return Rounds(
             own_samples_per_s=[round_.slices[own].samples_per_s for round_ in rounds],
             other_samples_per_s=[round_.slices[first].samples_per_s for round_ in rounds],
-            # Of these two: whatever the other sides of a round went through is nothing to them.
+            # Of these two only: what other sides of a round went through does not concern them.
             disturbed=[max(round_.others_share[own], round_.others_share[first]) for round_ in rounds],
             incarnations=[len(part) for part in parts],
             interleaved=not self.in_turns,

@@ -47,7 +47,7 @@ class Starter:
                 side.stop()
 
     def _start_side(self, side: Side, alive: int) -> None:
-        has_trained = bool(self._measured.trained(side))
+        has_trained = bool(self._measured.reports(side))
         free = gpus.free_gpu_bytes(self._bench.gpu)
         try:
             side.child, trained = self._bench.start_training(side.stage, has_trained)
@@ -62,7 +62,7 @@ class Starter:
                 raise
             side.fail(problem)
             return
-        self._measured.latest.trained[side] = trained
+        self._measured.latest.reports[side] = trained
         if trained.compile_counters.graphs and not trained.compile_counters.cache_hits:
             self._measured.latest.compile_s += trained.warmup.step_s[0]
         if free is not None:

@@ -163,9 +163,9 @@ class ScriptSession(RoundSession):
         child = self.take() if is_plain else self._started(launch, toggles)
         steps = int(rule.warmup_s / max(source.facts.step_s, 1e-3))
         steps = min(LIMIT.most_warmup, max(LIMIT.least_warmup, steps)) if rule.warmup_s else 1
-        trained = self.trained(child, loss_steps=rule.loss_steps, warmup_s=rule.warmup_s, warmup_steps=steps)
-        self._pacer.add(child, trained)
-        return child, trained
+        report = self.report_of(child, loss_steps=rule.loss_steps, warmup_s=rule.warmup_s, warmup_steps=steps)
+        self._pacer.add(child, report)
+        return child, report
 
     def measure(self, stages: Sequence[Stage], rule: StopRule, ask_more: AskMore | None = None) -> list[Run]:
         rule = affordable(rule, self.source.facts.step_s, len(stages))
