@@ -22,7 +22,7 @@ from perfkit.show.style import Figure
 from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import plan_key
-from perfkit.studies.job import Job, PlanAnswer, Stopped, after, remembered
+from perfkit.studies.job import Job, PlanAnswer, Stopped, answer_after, remembered
 from perfkit.studies.planning import Where
 from perfkit.studies.sources import Plan, Progress
 
@@ -118,7 +118,7 @@ class LadderPanel(Panel):
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.status.say(f"measured earlier, at {when} UTC; Run measures again")
-            self.status.tell(_failure(self.runs))
+            self.status.show_problem(_failure(self.runs))
         self.show()
 
     def _clear(self, plan: Plan) -> None:
@@ -156,9 +156,9 @@ class LadderPanel(Panel):
         try:
             runs = climb(job.plan, self.store, job.progress, earlier)
         except BaseException:
-            self._set_answer(after(before, job, ()))
+            self._set_answer(answer_after(before, job, ()))
             raise
-        self._set_answer(after(before, job, runs))
+        self._set_answer(answer_after(before, job, runs))
         failure = _failure([run for run in runs if run not in earlier])  # what failed earlier has been told
         if failure:
             self._remember_others(before, job)

@@ -190,7 +190,7 @@ class Panel(Sectioned):
     def _make_ready(self, output: CellOutput) -> None:
         """Disables every input, and takes away the result next to the controls if there is another place."""
         self._set_busy(True)
-        self.status.tell(None)
+        self.status.show_problem(None)
         if in_colab():
             self.status.say("starting …; Runtime > Interrupt execution stops it")
         if output is not self._panel_output:

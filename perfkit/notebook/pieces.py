@@ -63,8 +63,8 @@ class Status:
         # One value: each further one would be another message, and another frame for the browser to draw.
         self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
 
-    def tell(self, problem: BaseException | None) -> None:
-        """What went wrong; an error that nobody expected keeps its traceback, folded. None removes it."""
+    def show_problem(self, problem: BaseException | None) -> None:
+        """Shows what went wrong; an unexpected error keeps its traceback, folded. None removes it."""
         if isinstance(problem, OSError):
             problem = in_words(problem) or problem
         words = str(problem or "")
@@ -81,8 +81,8 @@ class Status:
         self.say(f"{now.describe()}, {now.fraction:.0%}", now.fraction)
 
     def attempt(self, act: Callable[[], object]) -> None:
-        self.tell(None)
+        self.show_problem(None)
         try:
             act()
         except (Exception, KeyboardInterrupt) as problem:
-            self.tell(problem)
+            self.show_problem(problem)

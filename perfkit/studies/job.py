@@ -146,7 +146,7 @@ class Job:
         self._changed(self, now.run)
 
 
-def after(before: PlanAnswer, job: Job, runs: Sequence[Run]) -> PlanAnswer:
+def answer_after(before: PlanAnswer, job: Job, runs: Sequence[Run]) -> PlanAnswer:
     """The answer that a job leaves, by the `runs` that its study returned: none if it raised.
 
     A job that was stopped or failed leaves the answer `before` it, unless every run that has rounds there has

@@ -24,10 +24,9 @@ def first(plan: Plan, target: Target) -> Stage:
     for name in below:
         recipe = stage_of(plan, target, name, recipe, {}).recipe
     recipe, reasons = applicable(recipe.replace(**plan.ladder.settings), target)
-    refused = {name: target.refuses(name, recipe) for name in switches()}
-    if any(refused.values()):  # what a switch is by default cannot be put back
-        why = {name: reason for name, reason in refused.items() if reason}
-        raise InvalidValue(joined(why), "Start from another setting, such as --set amp=fp16")
+    refused = {name: reason for name in switches() if (reason := target.refuses(name, recipe))}
+    if refused:  # there is nothing to reset a default to
+        raise InvalidValue(joined(refused), "Start from another setting, such as --set amp=fp16")
     return Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.results.parity import Parity
-from perfkit.studies.job import Job, PlanAnswer, Stopped, after
+from perfkit.studies.job import Job, PlanAnswer, Stopped, answer_after
 from tests.unit.show.fake_runs import session
 
 PLAN = SimpleNamespace(recorded="", ladder=SimpleNamespace(recipes=(), stages=("data_loading",)))
@@ -143,7 +143,7 @@ def test_what_a_job_leaves_of_the_answer_before(returned, finished, is_stopped, 
     job.runs = tuple(finished)
     if is_stopped:
         job.stop()
-    answer = after(before, job, returned)
+    answer = answer_after(before, job, returned)
     if left == "as it was":
         assert answer is before
         return
