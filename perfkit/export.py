@@ -171,8 +171,8 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
     for line in ast.parse("\n".join(sources)).body:
         for alias in getattr(line, "names", ()):
             if (alias.asname or alias.name.partition(".")[0]) in used:
-                kept = wanted[line.module or ""] if isinstance(line, ast.ImportFrom) else plain
-                kept.add(ast.unparse(alias))
+                names = wanted[line.module or ""] if isinstance(line, ast.ImportFrom) else plain
+                names.add(ast.unparse(alias))
     lines = [(module, f"import {module}") for module in sorted(plain)]
     lines += [(name, f"from {name} import {', '.join(sorted(wanted[name]))}") for name in sorted(wanted)]
     not_others = {*sys.stdlib_module_names, "perfkit"}
@@ -242,13 +242,13 @@ class _Inlined(ast.NodeTransformer):
 def _body(function: ast.FunctionDef, call: ast.Call) -> list[Any]:
     """The statements of a function, without its docstring, for the arguments of a call."""
     names = [argument.arg for argument in function.args.args if argument.arg != "self"]
-    given = dict(zip(names, call.args, strict=True))
+    arguments = dict(zip(names, call.args, strict=True))
     if function.args.kwarg:
-        given[function.args.kwarg.arg] = call.keywords[0].value  # a dictionary after two asterisks
+        arguments[function.args.kwarg.arg] = call.keywords[0].value  # a dictionary after two asterisks
     statements = function.body
     if ast.get_docstring(function) is not None:
         statements = statements[1:]
-    return [_Replaced(given).visit(statement) for statement in statements]
+    return [_Replaced(arguments).visit(statement) for statement in statements]
 
 
 class _Chosen(ast.NodeTransformer):

@@ -52,8 +52,8 @@ class Switch:
                 if self.low <= int(text) <= self.high:
                     return int(text)
         else:
-            same = {choice: choice for choice in self.choices}
-            words: Mapping[str, Value] = _WORDS if self.kind is bool else same
+            by_text = {choice: choice for choice in self.choices}
+            words: Mapping[str, Value] = _WORDS if self.kind is bool else by_text
             allowed = "on, off" if self.kind is bool else ", ".join(words)
             if text in words:
                 return words[text]

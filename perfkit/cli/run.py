@@ -40,12 +40,12 @@ class LadderOptions:
         plan = replace(plan.keeping(kept), timeout_s=self.timeout)
         if self.budget is None:
             return plan
-        usual = plan.rule.budget
-        if usual is None:
+        default = plan.rule.budget
+        if default is None:
             size = plan.subject.size.name
             what = f"{size} takes {plan.rule.rounds} rounds of each stage, however long that takes"
             raise InvalidValue(what, "Leave out --budget, or add --preset quick")
-        stage_s = max(usual.stage_s, self.budget / max(1, len(plan.ladder.stages)))
+        stage_s = max(default.stage_s, self.budget / max(1, len(plan.ladder.stages)))
         budget = Budget(stage_s, ladder_s=self.budget, noisy_ladder_s=self.budget)
         return replace(plan, rule=replace(plan.rule, budget=budget))
 
@@ -61,11 +61,11 @@ def run(
     output.check_files(out)
     if out and plan.recorded:
         raise InvalidValue(f"'{plan.recorded}' is a recording already", "Copy its file, without -o")
-    done: list[Run] = []
+    ended: list[Run] = []
 
     def show(now: Update) -> None:
         if now.run:
-            done.append(now.run)
+            ended.append(now.run)
             typer.echo(sentences.verdict(now.run), err=True)
 
     with options.stored() as store:
@@ -73,9 +73,9 @@ def run(
             with options.progress(show) as follow:
                 runs = climb(plan, store, follow)
         except KeyboardInterrupt:
-            if not done:
+            if not ended:
                 raise
-            show_session(done, output, out)
+            show_session(ended, output, out)
             raise KeyboardInterrupt("what was finished is kept (perfkit runs)") from None
         show_session(runs, output, out)
         if any(run.status == "failed" for run in runs):

@@ -168,8 +168,8 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def changes(self, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
         """The values of its switches: `"$NAME"` is the value of that name."""
-        own = {f"${name}": value for name, value in sizes.items()}
-        return {name: own.get(str(value), value) for name, value in self.settings.items()}
+        values = {f"${name}": value for name, value in sizes.items()}
+        return {name: values.get(str(value), value) for name, value in self.settings.items()}
 
     def card(self) -> str:
         return f"{self.prose}\n\n[Official documentation]({self.documentation})"

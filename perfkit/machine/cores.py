@@ -150,13 +150,13 @@ def _stolen_s() -> float:
 
 def _spent() -> dict[tuple[int, float], tuple[str, float]]:
     """The name and CPU seconds of every process, by id and start time: ids are reused, and names change."""
-    spent = {}
+    cpu_s = {}
     for process in psutil.process_iter(["name", "cpu_times", "create_time"]):
         if times := process.info["cpu_times"]:
             # The name of a kernel thread includes its current work: kworker/0:1-events.
             name = (process.info["name"] or "a program").partition("/")[0]
-            spent[process.pid, process.info["create_time"]] = name, times.user + times.system
-    return spent
+            cpu_s[process.pid, process.info["create_time"]] = name, times.user + times.system
+    return cpu_s
 
 
 def read_conditions() -> dict[str, Any]:

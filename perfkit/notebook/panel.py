@@ -175,9 +175,9 @@ class Panel(Sectioned):
         if before is None:
             self._refresh()
             return self._planned_now()
-        now = self._planned_now()
-        if now.subject.code != before.plan.subject.code:
-            what = f"the code of {now.subject.workload} has changed since these rounds were measured"
+        plan = self._planned_now()
+        if plan.subject.code != before.plan.subject.code:
+            what = f"the code of {plan.subject.workload} has changed since these rounds were measured"
             raise InvalidValue(what, "Press Run: it measures the code as it is now")
         return before.plan
 

@@ -115,8 +115,8 @@ class StagePanel(LadderPanel):
         run = self._own_run()
         if run is None:
             what = "a recording is shown" if self.plan.recorded else "this stage has no result"
-            where = "Choose a place that measures in the menu Where, then press Run"
-            raise InvalidValue(f"{what}: only your own result can be kept or dropped", where)
+            remedy = "Choose a place that measures in the menu Where, then press Run"
+            raise InvalidValue(f"{what}: only your own result can be kept or dropped", remedy)
         decisions.decide(self.store, self.plan, run, run.previous(self.runs), kept)
         self._show_climb()
 

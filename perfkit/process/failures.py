@@ -52,9 +52,9 @@ def explain_exit(code: int, last_line: str = "", who: str = "the measuring proce
     if name in SIGNALS:
         error = OutOfMemory if name == "SIGKILL" else RunFailed
         return error(SIGNALS[name]["what"].format(who=who), SIGNALS[name]["remedy"])
-    how = f"was ended by {name}" if name else f"ended with exit status {code}"
-    last = f" (last line of its log: {last_line})" if last_line else ""
-    return RunFailed(f"{who} {how}{last}", "Run `perfkit doctor`; try workers=0 to see the cause")
+    end = f"was ended by {name}" if name else f"ended with exit status {code}"
+    log = f" (last line of its log: {last_line})" if last_line else ""
+    return RunFailed(f"{who} {end}{log}", "Run `perfkit doctor`; try workers=0 to see the cause")
 
 
 def _line(problem: BaseException, text: str) -> str:

@@ -77,11 +77,11 @@ class Tree:
 
     def cpu_s(self) -> float:
         """The CPU seconds that its members have used, including those of children that have ended."""
-        spent = 0.0
+        used_s = 0.0
         for process in self._members:
             with contextlib.suppress(psutil.Error):
-                spent += sum(process.cpu_times()[:4])  # user, system, and both of ended children
-        return spent
+                used_s += sum(process.cpu_times()[:4])  # user, system, and both of ended children
+        return used_s
 
     def resident_bytes(self) -> int:
         """The memory of all members. Pages that they share count for each of them."""

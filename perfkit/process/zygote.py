@@ -340,8 +340,8 @@ def _prepare(setup: Setup) -> None:
     sys.path[:] = setup.paths
     sys.modules["__main__"] = types.ModuleType("__main__")  # workers must not import the zygote's
     # Loader workers start as in any script, but not by the server of Python 3.14: it outlives what is killed.
-    usual = multiprocessing.get_all_start_methods()[0]
-    multiprocessing.set_start_method("fork" if usual == "forkserver" else None, force=True)
+    default = multiprocessing.get_all_start_methods()[0]
+    multiprocessing.set_start_method("fork" if default == "forkserver" else None, force=True)
     warnings.simplefilter("ignore")
 
 

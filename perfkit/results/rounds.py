@@ -126,11 +126,11 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def clean_and_disturbed(self) -> tuple[Ratio, Ratio] | None:
         """The ratios in the clean and in the disturbed rounds, if they differ by more than chance."""
-        taken = np.array(self.disturbed)
-        if not self.interleaved or taken.size != len(self.own_samples_per_s):
+        shares = np.array(self.disturbed)
+        if not self.interleaved or shares.size != len(self.own_samples_per_s):
             return None
         logs = np.log(self.own_samples_per_s) - np.log(self.other_samples_per_s)
-        parts = [logs[taken <= stats.CLEAN], logs[taken > stats.CLEAN]]
+        parts = [logs[shares <= stats.CLEAN], logs[shares > stats.CLEAN]]
         if min(part.size for part in parts) < stats.MIN_ROUNDS:
             return None
         quiet, noisy = (stats.nested(part, [part.size], np.ones(part.size)) for part in parts)

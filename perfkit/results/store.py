@@ -117,8 +117,8 @@ class RunStore:
             return read(matches.get(run_id) or next(iter(matches.values())), Run, f"run {run_id}")
         if not matches:
             raise InvalidValue(f"no run '{run_id}' in {self.path}", "`perfkit runs` lists them")
-        some = ", ".join(list(matches)[:5])
-        raise InvalidValue(f"{len(matches)} runs begin with '{run_id}'", f"Give more of its id: {some} …")
+        examples = ", ".join(list(matches)[:5])
+        raise InvalidValue(f"{len(matches)} runs begin with '{run_id}'", f"Give more of its id: {examples} …")
 
     def guess(self, run_id: str) -> float | None:
         rows = self._do("SELECT guess FROM runs WHERE id = ?", (run_id,))

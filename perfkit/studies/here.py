@@ -37,8 +37,8 @@ class ThisMachine(Source["TrainingSession"]):
             raise InvalidValue(what, "It is the host of a simulated GPU: add --device sim:v100")
         size, rule = preset(request.preset, device.partition(":")[0])
         # On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too.
-        usual = "cifar_resnet18" if size.name == "paper" else "photos"
-        workload = workloads.reference(request.workload or usual)
+        default = "cifar_resnet18" if size.name == "paper" else "photos"
+        workload = workloads.reference(request.workload or default)
         names = LADDER if request.stages is None else tuple(request.stages)
         return Plan(Subject(workload, size, device, request.options), Ladder(names), rule, cls)
 

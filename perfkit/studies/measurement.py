@@ -90,20 +90,20 @@ class Measurement:
     def _turn(self, side: Side) -> None:
         """Takes the slices of one side, as many as the first side of this incarnation has taken."""
         rounds = self._measured.latest.rounds
-        wanted = len(rounds)
+        limit = len(rounds)
         number = 0
-        while side.child and not self._is_over(number, wanted):
-            own = self._take_round([side])
+        while side.child and not self._is_over(number, limit):
+            round_ = self._take_round([side])
             if number == len(rounds):
                 rounds.append(Round())
-            rounds[number].slices |= own.slices
-            rounds[number].others_share |= own.others_share
-            rounds[number].utilization |= own.utilization
+            rounds[number].slices |= round_.slices
+            rounds[number].others_share |= round_.others_share
+            rounds[number].utilization |= round_.utilization
             number += 1
 
-    def _is_over(self, number: int, wanted: int) -> bool:
-        if wanted:
-            return number >= wanted
+    def _is_over(self, number: int, limit: int) -> bool:
+        if limit:
+            return number >= limit
         return self._enough.has_had_its_share(number)
 
     def _take_round(self, sides: Sequence[Side]) -> Round:
@@ -115,8 +115,8 @@ class Measurement:
     def _say(self, title: str) -> None:
         left_s = self._enough.left_s
         if self._enough.budget_s and left_s is not None:
-            done = min(0.99, 1 - left_s / self._enough.budget_s)
-            self._progress.reach(done, title, max(0.0, left_s))
+            fraction = min(0.99, 1 - left_s / self._enough.budget_s)
+            self._progress.reach(fraction, title, max(0.0, left_s))
         else:
             self._progress.reach(0.0, title)
 

@@ -49,8 +49,8 @@ class Slices:
         share = cores.taken_share(before, cores.cpu_times(side.child.tree.cpu_s()))
         if self._bench.gpu:
             children = [peer.child for peer in self._measured.sides if peer.child]
-            own = {pid for child in children for pid in child.pids()}  # a sample may hold the slice before
-            share = max(share, gpus.taken_gpu_share(self._bench.gpu, since, own))
+            pids = {pid for child in children for pid in child.pids()}  # a sample may hold the slice before
+            share = max(share, gpus.taken_gpu_share(self._bench.gpu, since, pids))
         current.add(side, steps, share, self.utilization[first_sample:])
 
     def _give_up(self, side: Side, problem: PerfkitError) -> None:

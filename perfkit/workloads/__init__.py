@@ -53,10 +53,10 @@ def declared(name: str, attribute: str) -> Any:
     The class is read from its file. Nothing is imported, not even the package of its module. A class without
     base classes that does not name the attribute has an empty set.
     """
-    wanted = reference(name).partition(":")[2]
+    class_name = reference(name).partition(":")[2]
     try:
         for node in ast.parse(source(name)).body:
-            if isinstance(node, ast.ClassDef) and node.name == wanted:
+            if isinstance(node, ast.ClassDef) and node.name == class_name:
                 if not node.bases and attribute not in ast.unparse(node):
                     return set()
                 lines = [line for line in node.body if isinstance(line, ast.Assign)]
