@@ -59,7 +59,6 @@ class BriefSteps(Callback):
     def updated(self, optimizer: Any) -> None:
         """An optimizer has made a usual step."""
         steps = self._script.steps
-        steps.now.updated = steps.now.spent["optimizer"]
         is_loaded = steps.is_loaded and steps.now.samples > 0  # as in most scripts: its samples are known
         if not is_loaded:
             steps.feed(trained_by(optimizer))
@@ -151,6 +150,6 @@ class RankUpdates(OfRank, Updates):
             self._brief.note_all()
             return super()._step(plain, optimizer, *args, **kwargs)
         result = script.do("optimizer", plain, optimizer, *args, **kwargs)
-        self._ended_at = clock()
+        self._count += 1
         self._brief.updated(optimizer)
         return result

@@ -136,7 +136,7 @@ class RankRecorder(Callback):
         backward = step.spent["backward"]
         exposed = exchange.exposed if exchange.is_read else min(exchange.exposed, backward)
         backward = max(0.0, backward - exposed)
-        known = [step.waited, step.spent["forward"], backward, step.updated]
+        known = [step.waited, step.spent["forward"], backward, step.spent["optimizer"]]
         exchanged = step.spent["exchange"] + exposed
         own = max(0.0, step.seconds - sum(known) - exchanged)
         timed = exchange.hidden, exchange.is_read, exchange.syncs

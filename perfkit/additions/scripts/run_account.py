@@ -142,7 +142,7 @@ class RunAccount(Evaluations):
 
 
 def _time_of(number: int, step: ScriptStep) -> StepTime:
-    known = [step.waited, step.spent["forward"], step.spent["backward"], step.updated]
+    known = [step.waited, step.spent["forward"], step.spent["backward"], step.spent["optimizer"]]
     own = max(0.0, step.seconds - sum(known))
     return StepTime(number, step.seconds, [*known, own], step.cpu_s)
 

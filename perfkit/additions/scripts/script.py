@@ -38,7 +38,6 @@ class ScriptStep:
     samples: int = 0  # that were loaded
     forward_samples: int = 0  # in the model, without a loader
     elements: int = 0  # of the inputs of models
-    updated: float = 0.0  # seconds in optimizers
     cpu_s: float = 0.0  # that the thread which trains has used, where it is asked
     spent: dict[str, float] = field(default_factory=functools.partial(defaultdict, float))  # seconds by part
     marks: set[str] = field(default_factory=set)  # `new epoch`, `evaluation`, `checkpoint`, `compilation`
@@ -50,7 +49,7 @@ class ScriptStep:
 
     def since(self, first: "ScriptStep") -> "ScriptStep":
         rest = copy.copy(self)
-        for name in ("seconds", "updated", "samples", "forward_samples", "elements", "marks"):
+        for name in ("seconds", "samples", "forward_samples", "elements", "marks"):
             setattr(rest, name, getattr(self, name) - getattr(first, name))
         rest.spent = defaultdict(float, {part: s - first.spent[part] for part, s in self.spent.items()})
         return rest

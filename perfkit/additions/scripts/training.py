@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_map
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import OWN, failed, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, ScriptStep, is_capturing
-from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.tensors import attributes, first_tensor, samples, tensors
 
 LIMIT = limits("training")
@@ -191,7 +190,7 @@ class Updates(Callback):
     def __init__(self, script: Script) -> None:
         self._script = script
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
-        self._ended_at = 0.0  # the last backward pass, or the last step of an optimizer
+        self._count = 0  # steps of optimizers
         self._gradients = 0  # taken without a backward pass
         self._has_graph = False  # whether the gradients have a graph, through which nothing has gone yet
         self._optimizers = dict[object, Any]()  # those that have made a step, by what they train
@@ -221,7 +220,6 @@ class Updates(Callback):
             script.do("backward", plain, tensors, *args, **kwargs)
             script.backwards += 1
             self._has_graph = makes_graph  # this pass may have gone through that of an earlier one
-            self._ended_at = clock()
             if not script.sites["optimizer"]:  # then the script changes its weights itself
                 steps.updated(self)
         finally:
@@ -261,9 +259,9 @@ class Updates(Callback):
 
     def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """A step that a gradient scaler leaves out, because gradients overflowed, counts too."""
-        before = self._ended_at
+        before = self._count
         result = plain(scaler, optimizer, *args, **kwargs)
-        if self._ended_at == before:
+        if self._count == before:
             self._step(lambda _: None, optimizer)
         return result
 
@@ -271,7 +269,6 @@ class Updates(Callback):
         script = self._script
         if script.steps.count < MOST_LOOKS:
             script.note_call("step")
-        start = clock()
         trained = trained_by(optimizer)
         if self._optimizers.get(trained) is not optimizer:
             self._optimizers[trained] = script.optimizer = optimizer
@@ -281,9 +278,7 @@ class Updates(Callback):
         if script.looked_at.value:
             script.tell(Callback.on_gradients, optimizer)
         result = script.do("optimizer", plain, optimizer, *args, **kwargs)
-        ended = clock()
-        script.steps.now.updated += ended - max(start, self._ended_at)
-        self._ended_at = ended
+        self._count += 1
         if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
             script.begin_pass()
             script.tell(Callback.on_backward)
@@ -297,12 +292,7 @@ class Updates(Callback):
 
     def _as_own(self, given: Any) -> Any:
         # What a closure does, such as forward and backward, is not the optimizer's own work.
-        def closure(*args: Any, **kwargs: Any) -> Any:
-            result = self._script.do(OWN, given, *args, **kwargs)
-            self._ended_at = clock()
-            return result
-
-        return closure if callable(given) else given
+        return functools.partial(self._script.do, OWN, given) if callable(given) else given
 
 
 def trained_by(optimizer: Any) -> tuple[type, int, int]:

@@ -42,7 +42,7 @@ class Watched:
         monkeypatch.setattr(
             brief.BriefSteps, "is_on", property(lambda _: self.is_on, self._set), raising=False
         )
-        for module in (brief, ddp, recorders, loaders, run_account, training, scripts):
+        for module in (brief, ddp, recorders, loaders, run_account, scripts):
             monkeypatch.setattr(module, "clock", lambda: self.now)
         monkeypatch.setattr(ddp.DdpExchange, "_read", read)
         monkeypatch.setattr(LIMIT, "first", first)
@@ -333,6 +333,17 @@ def scales_gradients(watched):
         scaler.update()
 
 
+def exchanges_in_its_optimizer(watched):
+    """As one whose state is divided among the ranks."""
+    model = DistributedDataParallel(watched.model(mean=torch.ones(3)), broadcast_buffers=False)
+    model._sync_module_buffers = lambda rank: watched.takes(3.0)
+    optimizer = watched.optimizer(model.module.weight)
+    optimizer.register_step_post_hook(lambda *_: model._sync_buffers())
+    for _ in range(12):
+        model(torch.ones(2)).sum().backward()
+        optimizer.step()
+
+
 def computes_in_a_closure(watched):
     model = watched.model()
     optimizer = watched.optimizer(model.weight)
@@ -407,6 +418,7 @@ TRAININGS = {
     fetches_ahead: [],
     fetches_in_a_thread: range(FIRST + 1, 17),
     scales_gradients: range(FIRST + 1, 13),
+    exchanges_in_its_optimizer: range(FIRST + 1, 13),
     computes_in_a_closure: range(FIRST + 1, 13),
     takes_no_closure: range(FIRST + 1, 13),
     makes_another_optimizer: range(FIRST + 1, 13),

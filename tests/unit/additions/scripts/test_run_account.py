@@ -37,8 +37,8 @@ def account(*steps):
 
 
 def step(seconds, *marks, **spent):
-    spent = {"waiting": 0.1, **spent}
-    return ScriptStep(seconds=seconds, updated=0.2, spent=defaultdict(float, spent), marks=set(marks))
+    spent = {"waiting": 0.1, "optimizer": 0.2, **spent}
+    return ScriptStep(seconds=seconds, spent=defaultdict(float, spent), marks=set(marks))
 
 
 def test_evaluation_checkpoints_and_compilation_are_parts_of_the_run_and_not_of_a_step():

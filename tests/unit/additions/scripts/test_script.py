@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit.additions.scripts import messages, script, training
+from perfkit.additions.scripts import messages, run_account, script
 from perfkit.additions.scripts.loaders import Loaders
-from perfkit.additions.scripts.messages import OWN
+from perfkit.additions.scripts.messages import OF_STEP, OWN
 from perfkit.additions.scripts.script import Script, ScriptStep, StepDetector
 from perfkit.additions.scripts.training import Updates
 from perfkit.additions.shared.tensors import size, tensors
@@ -76,14 +76,14 @@ def test_what_a_closure_does_is_code_of_the_script_and_not_the_optimizer_s(by_na
     """Lightning trains in closures: its `training_step` is all of the script's own code."""
     updates = Updates.__new__(Updates)
     updates._script = known = Script(settings(scratch="/nowhere"), None)
-    updates._optimizers, updates._ended_at = {}, 0.0
-    updates._last = None, None
+    updates._optimizers, updates._count = {}, 0
     now, parts = [100.0], []
-    for module in (script, training):
-        monkeypatch.setattr(module, "clock", lambda: now[0])
+    monkeypatch.setattr(script, "clock", lambda: now[0])
 
-    def step(optimizer, closure):
+    def step(optimizer, closure):  # it may ask several times, as LBFGS does
         parts.append(known.part)
+        closure()
+        now[0] += 1.0
         loss = closure()
         now[0] += 1.0
         return loss
@@ -97,9 +97,10 @@ def test_what_a_closure_does_is_code_of_the_script_and_not_the_optimizer_s(by_na
     given = {"closure": closure} if by_name else {}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))])
     assert updates._step(step, optimizer, *([] if by_name else [closure]), **given) == 3.0
-    assert parts == ["optimizer", OWN]
-    spent = known.steps.now.spent
-    assert (spent[OWN], spent["optimizer"], known.steps.now.updated) == (5.0, 1.0, 1.0)
+    assert parts == ["optimizer", OWN, OWN]
+    known.steps.now.seconds = 12.0
+    timed = dict(zip(OF_STEP, run_account._time_of(1, known.steps.now).parts, strict=True))
+    assert (timed["optimizer"], timed[OWN]) == (2.0, 10.0)
 
 
 def test_samples_in_any_container():
