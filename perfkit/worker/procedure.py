@@ -120,8 +120,8 @@ class Procedures:
     subject: Any
     """A `Training` or a script, set before anything is measured.
 
-    It has a `device`, a `loader`, the loader's `iterator`, which holds the worker processes,
-    `samples_per_step` and `batches_per_step`. Inside `on_cached_batch`, it trains on one batch that is on the
+    It has a `device`, a `loader`, the loader's `iterator`, which holds the worker processes, and
+    `samples_per_step`. Inside `on_cached_batch`, it trains on one batch that is on the
     device; inside `phases`, the parts of a step have names for the profiler. `note` stores a remark.
     """
     under_way: TakenSteps

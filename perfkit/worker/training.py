@@ -81,7 +81,6 @@ class Training:
     ) -> None:
         self.recipe = recipe
         self.samples_per_step = recipe.batch_size * recipe.accumulation
-        self.batches_per_step: float = recipe.accumulation
         program = MeasuredProgram(batches)
         self._program = program
         self._steps = train.train(recipe, workload, device, seed, program)

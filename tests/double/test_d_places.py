@@ -237,7 +237,7 @@ def test_a_loss_of_a_capture_is_no_number(here):  # 4.17
     from perfkit.additions.scripts.training import Updates
 
     script = Script(settings(), None)
-    script.sites["optimizer"] = ["there is one"]
+    script.calls.sites["optimizer"] = ["there is one"]
     updates = Updates.__new__(Updates)
     updates._script, updates._unscaled = script, None
     for here.is_capturing in (True, False):

@@ -13,10 +13,11 @@ import torch
 
 from perfkit.additions.ranks.messages import LIMIT
 from perfkit.additions.scripts.batches import TRAINING
-from perfkit.additions.scripts.loaders import Loaders, samples_of
+from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.training import Models, Updates, trained_by
 from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.tensors import samples_of
 from perfkit.worker.checks import compiled_graphs
 
 
@@ -59,9 +60,9 @@ class BriefSteps(Callback):
     def updated(self, optimizer: Any) -> None:
         """An optimizer has made a usual step."""
         steps = self._script.steps
-        is_loaded = steps.is_loaded and steps.now.samples > 0  # as in most scripts: its samples are known
+        is_loaded = steps.inputs.are_loaded and steps.now.samples > 0  # as in most scripts
         if not is_loaded:
-            steps.feed(trained_by(optimizer))
+            steps.inputs.share(steps.now, trained_by(optimizer))
         if optimizer is not self._last:
             return
         if self._graphs != compiled_graphs():  # which `Script` notes
@@ -71,7 +72,7 @@ class BriefSteps(Callback):
         ended = steps.now
         ended.seconds = clock() - steps.since
         if not is_loaded:
-            steps.count_samples([ended])
+            steps.inputs.complete([ended])
         steps.count += 1
         self._noted(ended)
         steps.now = ScriptStep()
@@ -129,7 +130,7 @@ class RankUpdates(OfRank, Updates):
         if not self._brief.is_on or steps.in_backward:
             super()._backward(plain, tensors, *args, **kwargs)
             return
-        steps.take_given()
+        steps.inputs.take(steps.now)
         self._unscaled = None
         steps.in_backward = True
         try:

@@ -88,7 +88,8 @@ def listen(settings: Settings, files: Outputs) -> None:
 
 def _lift_time_outs(script: Script) -> None:
     """Lifts limits of time that run on while this rank is suspended."""
-    hooks.wrap(f"{hooks.ITERATOR}.__init__", functools.partial(_wait_for_batches, script))
+    iterator = "torch.utils.data.dataloader._BaseDataLoaderIter.__init__"
+    hooks.wrap(iterator, functools.partial(_wait_for_batches, script))
     for module in (dist, dist.distributed_c10d):
         for name in ("init_process_group", "new_group"):
             hooks.around(module, name, functools.partial(_wait_for_ranks, script))

@@ -36,7 +36,7 @@ class RankRecorder(Callback):
         self.script = script
         self.evaluations = Evaluations(script)
         self.setting = Setting(script, script.settings.ranked)
-        self.sampler = Sampler(self.evaluations.part_now, script.place)
+        self.sampler = Sampler(self.evaluations.part_now, script.settings.place)
         self.exchange = DdpExchange(script, self.sampler)
         self.brief = BriefSteps(script, self.note_timed)
         self.rank: int | None = None  # until the process has joined; steps before are not told
@@ -86,7 +86,7 @@ class RankRecorder(Callback):
         count = self.script.steps.count
         if count >= LIMIT.rows or first_tensor(given) is None or is_capturing():
             return
-        self.script.note_call("input")
+        self.script.calls.note("input")
         if count == 0 and not self._seen.weights:  # they are as they were made
             self._weigh(0)
         rows = self._seen.rows.setdefault(count, [])
@@ -196,7 +196,7 @@ class RankRecorder(Callback):
         )
 
     def _sites(self, role: str) -> list[str]:
-        return [site.place for site in self.script.sites[role] if site.frames]
+        return [site.place for site in self.script.calls.sites[role] if site.frames]
 
 
 def _modes() -> list[str]:

@@ -11,8 +11,8 @@ from msgspec import structs
 from perfkit.additions.referee.behaviour import LIMIT, MOVES_AFTER, PER_STEP, WITNESS, Behaviour, is_kept
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import COMPILING, START
-from perfkit.additions.scripts.script import Callback, Script, ScriptStep, weights_of
-from perfkit.additions.shared.tensors import first_tensor, graph
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep
+from perfkit.additions.shared.tensors import first_tensor, graph, weights_of
 from perfkit.worker.checks import dtype_name
 
 

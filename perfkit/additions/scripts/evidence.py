@@ -27,11 +27,11 @@ from perfkit.additions.scripts.inputs import ZerosFound, paddings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
 from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, lines_of, of_one_step
-from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing, weights_of
+from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.threads import Threads
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, Times, called, lines, places
-from perfkit.additions.shared.tensors import first_tensor, graph, tensors
+from perfkit.additions.shared.tensors import first_tensor, graph, tensors, weights_of
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
 from perfkit.worker import checks
@@ -70,13 +70,13 @@ class Inquiry(Callback):
         if role == "float64" and plain.__name__ != "double":
             sets_nothing = not any(given is torch.float64 for given in (*args, *kwargs.values()))
         if not (sets_nothing or self._script.looked_at.value):  # a look may set the mode itself
-            self._script.note_call(role)
+            self._script.calls.note(role)
         return plain(*args, **kwargs)
 
     def _checkpointed(self, plain: Any, function: Any = None, *args: Any, **kwargs: Any) -> Any:
         if function is None:  # used as a decorator, which calls it again
             return plain(**kwargs)
-        self._script.note_call("checkpointing")
+        self._script.calls.note("checkpointing")
         own = functools.partial(self._maybe_again, function) if self._script.looked_at.value else function
         return plain(own, *args, **kwargs)
 
@@ -150,7 +150,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     script: Script = questions.subject
     inquiry: Inquiry = questions.inquiry
     account = questions.run_account
-    sampler = Sampler(account.part_now, script.place)
+    sampler = Sampler(account.part_now, script.settings.place)
     weights = {part for part in script.modules() if isinstance(part, ParametrizationList)}
     calls, parametrized = yield from _calls(sampler.users, weights)
     collecting = defaultdict[str, float](float)
@@ -168,8 +168,8 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     finally:
         torch.set_num_threads(own_threads)
         script.looked_at.value = False
-    passes = [site.frames[0] for role in ("backward", "step") for site in script.sites[role] if site.frames]
-    found = lines(times, [(frame.file, frame.line) for frame in passes])
+    passes = [site for role in ("backward", "step") for site in script.calls.sites[role] if site.frames]
+    found = lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes])
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     grown = list(_grown(script, sizes))
@@ -318,7 +318,7 @@ def _collections(script: Script, part_now: Callable[[], str], seconds: dict[str,
             began = now
         elif part_now() not in (*NOT_STEPS, _LOOKS):
             took = now - began
-            place = script.call_under_way("collection").place if took > LIMIT.long_s else ""
+            place = script.calls.under_way("collection").place if took > LIMIT.long_s else ""
             seconds[place] += took
 
     gc.callbacks.append(note)
@@ -347,7 +347,7 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
         "float64": any(p.dtype == torch.float64 for p in script.parameters()),
     }
     for name in [name for name, is_on in asked.items() if is_on]:
-        yield name, next((site.place for site in script.sites[name]), "")
+        yield name, next((site.place for site in script.calls.sites[name]), "")
 
 
 def _containers() -> Iterator[tuple[str, Any, str]]:
@@ -377,7 +377,7 @@ def _grown(script: Script, sizes: Mapping[int, int]) -> Iterator[tuple[str, str,
         if graphs:
             variable = name.partition("[")[0].rpartition(".")[2]
             adds = LIMIT.adds.format(variable=re.escape(variable))
-            yield name, next(places(adds, script.place(file)), os.path.basename(file)), any(graphs)
+            yield name, next(places(adds, script.settings.place(file)), os.path.basename(file)), any(graphs)
 
 
 def denormals(questions: Any) -> float:

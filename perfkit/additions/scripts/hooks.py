@@ -13,7 +13,6 @@ from perfkit import lookup
 from perfkit.additions.scripts.messages import failed
 
 CALL = "_compiled_call_impl"  # what a module calls first, if it has it
-ITERATOR = "torch.utils.data.dataloader._BaseDataLoaderIter"
 TABLES = lookup.toml(__package__, "hooks")
 WRAPPED, USED, READ = TABLES["wrapped"], TABLES["used"], TABLES["read"]["names"]
 

@@ -4,22 +4,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 
 from perfkit.additions.scripts.messages import limits
-from perfkit.additions.shared.tensors import tensors
+from perfkit.additions.shared.tensors import is_plain, tensors
 
 LIMIT = limits("inputs")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # others lack some functions
 Zeros = tuple[int, int, float]
-
-
-def _is_plain(tensor: Any) -> bool:
-    """Whether its numbers can be looked at: it is a plain tensor, and not within `torch.func`."""
-    if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer) or tensor.is_nested:
-        return False
-    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return tensor.layout == torch.strided and tensor.device.type != "meta" and not is_wrapped
 
 
 class ZerosFound:
@@ -43,7 +34,7 @@ class ZerosFound:
 
 def mostly_zeros(matrices: Iterable[torch.Tensor]) -> Iterator[Zeros]:
     """Those of the large, dense matrices that are nearly all zeros: rows, columns, the part that is not."""
-    for each in filter(_is_plain, matrices):
+    for each in filter(is_plain, matrices):
         if each.dtype in _FLOATS and each.dim() == 2 and each.numel() >= LIMIT.large_matrix:
             part = float(torch.count_nonzero(each) / each.numel())
             if part <= LIMIT.few_numbers:
@@ -52,7 +43,7 @@ def mostly_zeros(matrices: Iterable[torch.Tensor]) -> Iterator[Zeros]:
 
 def paddings(given: Any) -> Iterator[tuple[float, float, int]]:
     """How much of tensors fills up their rows of words, or of frames of features, at the end or the start."""
-    for rows in filter(_is_plain, tensors(given)):
+    for rows in filter(is_plain, tensors(given)):
         is_words = rows.dim() == 2 and rows.dtype in (torch.int32, torch.int64) and len(rows.unique()) > 2
         if is_words or (rows.dim() == 3 and rows.dtype in _FLOATS):  # or frames
             turned = rows.transpose(0, 1)  # the time may come first

@@ -27,7 +27,7 @@ from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, pins
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, Seen, lines, merged
-from perfkit.additions.shared.tensors import attributes, size, tensors
+from perfkit.additions.shared.tensors import attributes, samples_of, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
 _NOT_WALKED = str | bytes | int | float | torch.Tensor | numpy.ndarray | type | NpzFile  # it would be read
@@ -42,7 +42,7 @@ class Watch:
         self._script = script
         self._folder = Path(script.settings.scratch).parent
         self._here = Loading()
-        self._sampler = Sampler(lambda: script.part, script.place)
+        self._sampler = Sampler(lambda: script.part, script.settings.place)
         self._looking: contextlib.ExitStack | None = None  # in a worker whose batches are watched
         self.evaluating = set[int]()  # workers, by process: what a loader is for is known after its batches
 
@@ -204,7 +204,7 @@ class Loaders(Callback):
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         script = self._script
-        site = script.call_under_way("loader")
+        site = script.calls.under_way("loader")
         self._sites.setdefault(id(args[0] if args else kwargs.get("dataset")), site)
         place = next(((frame.file, frame.line, frame.column) for frame in site.frames), None)
         changes = {ARGUMENTS[name]: script.toggles[name] for name in ARGUMENTS.keys() & script.toggles.keys()}
@@ -298,7 +298,7 @@ class Loaders(Callback):
             kwargs = {**kwargs, "non_blocking": True}
         if is_copy and id(tensor) in self._batch_ids and script.steps.are_first:
             script.copies.append({**kwargs, "non_blocking": True} if any(flags) else kwargs)
-            script.note_call("copy")
+            script.calls.note("copy")
         return plain(tensor, *args, **kwargs)
 
     def _ask_worker(self, plain: Any) -> Any:
@@ -340,13 +340,7 @@ class Loaders(Callback):
                 script.loader = batch.loader
                 self.watch.evaluating -= batch.loader.__dict__[_WORKERS]
                 if site := self._sites.get(id(getattr(batch.loader, "dataset", None))):
-                    script.sites["loader"] = [site]
-
-
-def samples_of(batch: Any, indices: Any) -> int:
-    """The samples in a batch, by its indices if they are known; those of an iterable data set are a wish."""
-    count = len(indices) if isinstance(indices, list | tuple) else 0
-    return count if count and indices[0] is not None else size(batch, count)
+                    script.calls.sites["loader"] = [site]
 
 
 def _as_seen(loader: Any) -> Any:

@@ -82,7 +82,7 @@ class Questions(Procedures):
         warm = yield from self.take(1, "warm-up", warmup_steps, lambda: clock() > until)
         self._step_s = statistics.median(warm.step_s[-WINDOW:])
         checks.reset_peak(script.device)
-        backwards = round(len(first.steps) * script.batches_per_step)
+        backwards = round(len(first.steps) * script.backwards / max(1, script.steps.count))
         facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
         if self.loaders.drawn[0]:
             facts["data"] = messages.RandomData.DRAWN
@@ -140,7 +140,7 @@ class Questions(Procedures):
             refused=self._why_not(),
             saved_bytes=script.saved_bytes,
             state_bytes=_state_bytes(script),
-            sites=[site for sites in script.sites.values() for site in sites],
+            sites=[site for sites in script.calls.sites.values() for site in sites],
             notes=[*script.notes, *script.files.notes],
         )
 
@@ -383,7 +383,7 @@ def _note_safetensors(script: Script) -> None:
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
     script.steps.now.marks.add("checkpoint")
-    script.note_call("checkpoint")
+    script.calls.note("checkpoint")
     for value in (*args[1:], *kwargs.values()):
         if isinstance(value, str | os.PathLike):
             script.files.before(Write(os.fsdecode(value)))

@@ -31,7 +31,7 @@ class Evaluations(Callback):
 
     def on_mode(self, trains: bool) -> None:
         if not trains:
-            self._script.note_call("eval mode")
+            self._script.calls.note("eval mode")
             self.on_evaluation()
         elif self._has_evaluated:
             self._script.steps.now.marks.add("eval()")  # what it has done meanwhile may be nothing

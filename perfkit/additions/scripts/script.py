@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import ctypes
+import enum
 import functools
 import mmap
 import os
@@ -12,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.scripts.messages import Frame, Site, failed
 from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.settings import Settings
+from perfkit.additions.shared.tensors import weights_of
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import FP32_PARTS, View, compiled_graphs, synchronize
 
@@ -32,13 +34,13 @@ WAITING = ("waiting", "sampler", "data set", "collate")  # for a batch; made out
 
 @dataclass(eq=False)
 class ScriptStep:
-    """One step, from the end of the one before to its own end, by the host's clock."""
+    """One step, from the end of the step before it to its own end, by the host's clock."""
 
     seconds: float = 0.0
     samples: int = 0  # that were loaded
     forward_samples: int = 0  # in the model, without a loader
     elements: int = 0  # of the inputs of models
-    cpu_s: float = 0.0  # that the thread which trains has used, where it is asked
+    cpu_s: float = 0.0  # used by the thread that trains, where it is asked
     spent: dict[str, float] = field(default_factory=functools.partial(defaultdict, float))  # seconds by part
     marks: set[str] = field(default_factory=set)  # `new epoch`, `evaluation`, `checkpoint`, `compilation`
 
@@ -47,89 +49,113 @@ class ScriptStep:
         """Seconds in the training loader's `next`."""
         return sum(self.spent.get(part, 0.0) for part in WAITING)
 
-    def since(self, first: "ScriptStep") -> "ScriptStep":
-        rest = copy.copy(self)
+    def without(self, first: "ScriptStep") -> "ScriptStep":
+        """The second of two steps, where this object has both."""
+        second = copy.copy(self)
+        second.spent = defaultdict(float, {part: s - first.spent[part] for part, s in self.spent.items()})
         for name in ("seconds", "samples", "forward_samples", "elements", "marks"):
-            setattr(rest, name, getattr(self, name) - getattr(first, name))
-        rest.spent = defaultdict(float, {part: s - first.spent[part] for part, s in self.spent.items()})
-        return rest
+            setattr(second, name, getattr(self, name) - getattr(first, name))
+        return second
+
+
+class InputSamples:
+    """Counts the samples that models are given: those of a step if no batch is loaded in it."""
+
+    def __init__(self, usual: int) -> None:
+        self.given = 0  # samples of the largest input of a model, for the next backward pass
+        self.are_loaded = True  # whether each step has had a batch: else one that is loaded serves several
+        self._usual = usual  # samples of a step if nothing shows them
+        self._shares = dict[object, int]()  # samples of the step under way, by their optimizer
+
+    def take(self, step: ScriptStep) -> None:
+        """A backward pass begins, for the inputs that models were given."""
+        step.forward_samples += self.given
+        self.given = 0
+
+    def share(self, step: ScriptStep, optimizer: object) -> None:
+        """Gives an optimizer the samples that no other one has taken."""
+        of_others = sum(self._shares.values()) - self._shares.get(optimizer, 0)
+        self._shares[optimizer] = step.forward_samples - of_others
+
+    def complete(self, steps: list[ScriptStep]) -> None:
+        """Gives the steps that end now their samples, if none were loaded."""
+        samples = max(self._shares.values()) // len(steps)  # optimizers share a batch
+        for step in steps:
+            self.are_loaded = self.are_loaded and step.samples > 0
+            if not self.are_loaded:
+                step.samples = samples or step.samples or self._usual
+        self._shares.clear()
+
+
+class Phase(enum.Enum):
+    """Where the script is in a cycle of its optimizers."""
+
+    LEARNING = enum.auto()  # in the first one: whether an optimizer is the last one shows when it steps again
+    INSIDE = enum.auto()  # the last optimizer is known, and has not stepped yet
+    OVER = enum.auto()  # the last optimizer has stepped
 
 
 class StepDetector:
-    """Hands steps to a listener: one ends with the last optimizer of a cycle, which the next cycle shows."""
+    """Tells a listener which steps have ended: a step is one cycle of the script's optimizers.
+
+    The newest optimizer is the last one of a cycle. In the first cycle this shows only when it steps again,
+    so the first two steps end together. An optimizer that is new in a later cycle ends steps from then on.
+    If the last optimizer steps within a backward pass, the step ends when something begins after that pass.
+    """
 
     def __init__(self, listener: Callable[[list[ScriptStep]], None], usual: int) -> None:
-        self._listener = listener
-        self._usual = usual  # samples of a step of which nothing tells
-        self.count = 0
-        self.are_first = True  # whether fewer than three have ended
+        self.count = 0  # steps that have ended
         self.began_at = 0.0  # `time.time()` at which the first step began
-        self.since = clock()  # when the step under way began
-        self.now = ScriptStep()
+        self.now = ScriptStep()  # the step under way, or the first two
+        self.since = clock()  # when it began
+        self.inputs = InputSamples(usual)
         self.in_backward = False
         self.trainer = threading.main_thread().ident or 0  # which trains: with Ray, it is another thread
-        self.last: object = None  # what changes the weights last in each step, as `updated` is told
-        self.given = 0  # samples of the largest input of a model, for the next backward pass
-        self._fed = dict[object, int]()  # samples by what changes the weights in a step, in its order
-        self._first: ScriptStep | None = None
-        self._is_over = False  # whether the step under way ends once something else begins
-        self.is_loaded = True  # whether each step has had a batch: else one that is loaded serves several
+        self.last: object = None  # the optimizer that ends a step, named by what it trains
+        self._cycle = set[object]()  # the optimizers of a step
+        self._phase = Phase.LEARNING
+        self._first: ScriptStep | None = None  # the first step, until the second has ended
+        self._listener = listener
+
+    @property
+    def are_first(self) -> bool:
+        """Whether fewer than three steps have ended."""
+        return self.count < 3
 
     def begin(self) -> None:
-        """Something begins that is part of a step; only here ends one that is made within a backward pass."""
-        if self._is_over and not self.in_backward and not is_capturing():
-            self._end()
+        """Something begins that is part of a step; the step before it may still have to end."""
+        if self._phase is Phase.OVER and not self.in_backward and not is_capturing():
+            self._end_step()
         if not self.began_at:
             self.began_at = time.time()
             self.since = clock()
             self.now.spent.clear()
             self.trainer = threading.get_ident()
 
-    def updated(self, by: object) -> None:
-        """The weights have been changed, by an optimizer or by the script itself."""
+    def updated(self, optimizer: object) -> None:
+        """An optimizer, or the script's own code in place of one, has changed the weights."""
         if is_capturing():
             raise failed("captured")
-        if by == self.last:
-            self._is_over = True
-        elif by not in self._fed:
-            self.last = by
-            if not self.count:  # one that shows up later is rarer
+        if optimizer == self.last:
+            self._phase = Phase.OVER
+        elif optimizer not in self._cycle:
+            self._cycle.add(optimizer)
+            self.last = optimizer
+            if self._phase is Phase.LEARNING:
                 self._first = copy.deepcopy(self.now)
                 self._first.seconds = clock() - self.since
-        self.feed(by)
-        if not self._is_over:
-            self.begin()
-        elif not self.in_backward:
-            self._end()
+        self.inputs.share(self.now, optimizer)
+        if self._phase is Phase.OVER and not self.in_backward:
+            self._end_step()
 
-    def take_given(self) -> None:
-        """A backward pass begins, for what models were given."""
-        self.now.forward_samples += self.given
-        self.given = 0
-
-    def feed(self, by: object) -> None:
-        """Those samples that no other has taken were for this change of the weights."""
-        of_others = sum(self._fed.values()) - self._fed.get(by, 0)
-        self._fed[by] = self.now.forward_samples - of_others
-
-    def count_samples(self, steps: list[ScriptStep]) -> None:
-        """Gives each of the steps that end now its samples."""
-        fed = max(self._fed.values()) // len(steps)  # optimizers share a batch
-        for step in steps:
-            self.is_loaded = self.is_loaded and step.samples > 0
-            if not self.is_loaded:
-                step.samples = fed or step.samples or self._usual
-        self._fed = dict.fromkeys(self._fed, 0)
-
-    def _end(self) -> None:
+    def _end_step(self) -> None:
         self.now.seconds = clock() - self.since
         steps = [self.now]
         if self._first:
-            steps = [self._first, self.now.since(self._first)]
-        self.count_samples(steps)
-        self._is_over = False
+            steps = [self._first, self.now.without(self._first)]
+        self.inputs.complete(steps)
         self.count += len(steps)
-        self.are_first = self.count < 3
+        self._phase = Phase.INSIDE
         self._listener(steps)
         self.now = ScriptStep()
         self._first = None
@@ -140,16 +166,16 @@ class StepDetector:
 class Callback:
     """Methods that are called as the script goes on, in its main thread; a callback has those it needs."""
 
-    def on_epoch(self, loader: Any, indices: Any) -> None: ...  # the first batch of one has been loaded
+    def on_epoch(self, loader: Any, indices: Any) -> None: ...  # the first batch of an epoch has been loaded
     def on_evaluation(self) -> None: ...  # a model that does not train is called, or a batch has no gradients
-    def on_mode(self, trains: bool) -> None: ...  # that of a model that trains is set, by `train` or `eval`
-    def on_training(self) -> None: ...  # a pass of the training begins, which something else came before
+    def on_mode(self, trains: bool) -> None: ...  # `train` or `eval` sets the mode of a model that trains
+    def on_training(self) -> None: ...  # a pass of the training begins, after something else
     def on_input(self, given: Any) -> None: ...  # a model is called, the first time since a backward pass
-    def on_gradients(self, optimizer: Any) -> None: ...  # it is about to use them; in looks alone
+    def on_gradients(self, optimizer: Any) -> None: ...  # an optimizer is about to use them; in looks alone
     def on_graph(self, roots: Any, is_kept: bool) -> None: ...  # any backward pass begins; its graph stays
-    def on_backward(self) -> None: ...  # one begins that is not within another one
-    def on_steps(self, steps: list[ScriptStep]) -> None: ...  # they have ended, the first two together
-    def on_end(self) -> None: ...  # so has the script
+    def on_backward(self) -> None: ...  # a backward pass begins that is not within another one
+    def on_steps(self, steps: list[ScriptStep]) -> None: ...  # steps have ended: two at first, then each one
+    def on_end(self) -> None: ...  # the script has ended
 
 
 def is_capturing() -> bool:
@@ -157,14 +183,42 @@ def is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def weights_of(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """The weights in groups of optimizers."""
-    return [weight for group in groups for weight in group["params"]]
-
-
 def pins(loader: Any) -> bool:
     """Whether a loader is asked for batches in page-locked memory, and torch finds a GPU to lock it for."""
     return torch.cuda.is_available() and bool(getattr(loader, "pin_memory", False))
+
+
+class Calls:
+    """The first calls of each role, such as `backward`, and the user's code that made them."""
+
+    def __init__(self, place: Callable[[str], str]) -> None:
+        self.sites = defaultdict[str, list[Site]](list)  # of distinct calls by role: a GAN has several
+        self._looks = Counter[str]()
+        self._place = place  # where a file is for the user
+
+    def note(self, role: str) -> None:
+        """Keeps the call under way, if it is among the first of its role and at another place."""
+        if self._looks[role] < MOST_LOOKS:
+            self._looks[role] += 1
+            site = self.under_way(role)
+            if all(site.frames[:1] != other.frames[:1] for other in self.sites[role]):
+                self.sites[role].append(site)
+
+    def under_way(self, role: str) -> Site:
+        """The user's frames, and the library that made the call, if it is not torch."""
+        frames = []
+        library = ""
+        for frame, _ in traceback.walk_stack(sys._getframe(1)):
+            file = frame.f_code.co_filename
+            if is_users(file):
+                line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+                path = self._place(os.path.realpath(file))
+                line = line or frame.f_lineno
+                frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
+            elif not frames and "-packages" in file:
+                package = frame.f_globals.get("__name__", "").partition(".")[0]
+                library = library if package in ("torch", "perfkit") else package
+        return Site(role, frames, library)
 
 
 @dataclass(frozen=True)
@@ -188,6 +242,15 @@ class Script(Callback):
     phases = staticmethod(contextlib.nullcontext[None])  # the parts of a step have no names in a profile
 
     def __init__(self, settings: Settings, files: Outputs) -> None:
+        self.settings = settings.checked()
+        self.toggles: dict[str, Any] = self.settings.toggles  # switches that are set from outside
+        self.files = files
+        self.notes: list[str] = []
+        self.calls = Calls(self.settings.place)
+        self.steps = StepDetector(functools.partial(self.tell, Callback.on_steps), self.settings.samples)
+        self.callbacks: tuple[Callback, ...] = (self,)
+        self._methods = dict[Callable[..., None], list[Callable[..., None]]]()  # of callbacks, by the event
+        # Switches are read from these.
         self.model: Any = nn.ModuleList()  # those that the script calls itself
         self.loader: Any = None  # the last one that its training has asked
         self.iterator: Any = None
@@ -195,43 +258,37 @@ class Script(Callback):
         self.outputs: Any = None  # the largest of the last forward pass, without its memory
         self.autocast: torch.dtype | None = None
         self.copies: list[dict[str, Any]] = []  # arguments of calls that copied batches
-        self.settings = settings = settings.checked()
-        self.files = files
-        self.toggles: dict[str, Any] = settings.toggles  # set from outside
-        self.notes: list[str] = []
-        self.sites = defaultdict[str, list[Site]](list)  # distinct first calls by role: a GAN has several
-        self._looks = Counter[str]()
-        self.steps = StepDetector(functools.partial(self.tell, Callback.on_steps), settings.samples)
-        self.callbacks: tuple[Callback, ...] = (self,)
-        self._methods = dict[Callable[..., None], list[Callable[..., None]]]()  # by the event
+        self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
+        # The training until now.
         self.optimizers: list[Any] = []  # have made a step
-        self.saved_bytes = 0  # of the largest checkpoint
-        self.new_optimizers = 0  # how many were made for weights that another one had trained
-        self.unused_graphs = 0  # steps whose gradients had a graph that nothing went through
         self.backwards = 0
         self.losses: list[torch.Tensor] = []  # roots of the first backward passes
         self.samples_per_step = 0  # of a typical one
-        self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
+        self.saved_bytes = 0  # of the largest checkpoint
+        self.new_optimizers = 0  # how many were made for weights that another one had trained
+        self.unused_graphs = 0  # steps whose gradients had a graph that nothing went through
+        self._first_steps: list[ScriptStep] = []
+        self._compiled = 0  # graphs of torch.compile
+        # This moment.
+        self.part = ""  # what the main thread does; empty in code of the script's own
         self.is_timed = False  # whether the steps under way are timed: then nothing is walked or listed
         self.is_between = False  # whether something else than the training has gone on since its last pass
         self.fetching_since: float | None = None  # when a loader was asked, the first time since that pass
-        self.part = ""  # what the main thread does at this moment; empty in code of the script's own
         self.looked_at = ctypes.c_bool.from_buffer(mmap.mmap(-1, 1))  # whether steps are; workers know it
         self._process = os.getpid()
-        self._inner_s = 0.0
-        self._seen: list[ScriptStep] = []
-        self._graphs = 0
+        self._inner_s = 0.0  # of parts within the part under way
 
     def set_callbacks(self, *callbacks: Callback) -> None:
-        """Has these told what happens, in this order."""
+        """Sets the callbacks, which are called in this order."""
         self.callbacks = callbacks
         self._methods.clear()
 
     def tell(self, event: Callable[..., None], *about: Any) -> None:
-        """Calls this method of `Callback` at each one that has its own."""
+        """Calls a method of `Callback` on each callback that overrides it."""
         if event not in self._methods:
-            having = [each for each in self.callbacks if getattr(type(each), event.__name__) is not event]
-            self._methods[event] = [getattr(each, event.__name__) for each in having]
+            name = event.__name__
+            having = [callback for callback in self.callbacks if getattr(type(callback), name) is not event]
+            self._methods[event] = [getattr(callback, name) for callback in having]
         for method in self._methods[event]:
             method(*about)
 
@@ -270,7 +327,8 @@ class Script(Callback):
         """Sets the switches of the process; again before the first step, as the script may have set them."""
         if threads := self.toggles.get("cpu_threads"):
             torch.set_num_threads(threads)
-        if (precision := self.toggles.get("fp32_precision", "default")) != "default":
+        precision = self.toggles.get("fp32_precision", "default")
+        if precision != "default":
             torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
             # The older flag first: read after the parts alone are set to `ieee`, it raises.
             torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -281,14 +339,15 @@ class Script(Callback):
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         graphs = compiled_graphs()
-        if graphs != self._graphs:
-            self._graphs = graphs
+        if graphs != self._compiled:
+            self._compiled = graphs
             for step in steps:
                 step.marks.add("compilation")
-        if len(self._seen) < MOST_LOOKS:
-            self._seen += steps
-            self.samples_per_step = statistics.median_low(step.samples for step in self._seen)
-            if len(gpus := sorted({str(p.device) for p in self.parameters() if p.is_cuda})) > 1:
+        if len(self._first_steps) < MOST_LOOKS:
+            self._first_steps += steps
+            self.samples_per_step = statistics.median_low(step.samples for step in self._first_steps)
+            gpus = sorted({str(p.device) for p in self.parameters() if p.is_cuda})
+            if len(gpus) > 1:
                 self.note(f"the model is on {', '.join(gpus)}: times and memory are those of {self.device}")
 
     def view(self) -> ScriptView:
@@ -313,35 +372,3 @@ class Script(Callback):
     @property
     def device(self) -> torch.device:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
-
-    @property
-    def batches_per_step(self) -> float:
-        return self.backwards / max(1, self.steps.count)
-
-    def place(self, file: str) -> str:
-        """Where a file of the mirror is for the user."""
-        return file.removeprefix(self.settings.scratch)
-
-    def note_call(self, role: str) -> None:
-        """Keeps the call under way, if it is among the first of its role and at another place."""
-        if self._looks[role] < MOST_LOOKS:
-            self._looks[role] += 1
-            site = self.call_under_way(role)
-            if all(site.frames[:1] != other.frames[:1] for other in self.sites[role]):
-                self.sites[role].append(site)
-
-    def call_under_way(self, role: str) -> Site:
-        """The user's frames, and the library that made the call, if it is not torch."""
-        frames = []
-        library = ""
-        for frame, _ in traceback.walk_stack(sys._getframe(1)):
-            file = frame.f_code.co_filename
-            if is_users(file):
-                line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-                path = self.place(os.path.realpath(file))
-                line = line or frame.f_lineno
-                frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
-            elif not frames and "-packages" in file:
-                package = frame.f_globals.get("__name__", "").partition(".")[0]
-                library = library if package in ("torch", "perfkit") else package
-        return Site(role, frames, library)

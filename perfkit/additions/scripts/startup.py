@@ -28,7 +28,7 @@ class StartUp:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._sampler = ShallowSampler(lambda: "before the first step", script.place)
+        self._sampler = ShallowSampler(lambda: "before the first step", script.settings.place)
         self._main = threading.get_ident()
         self._pause: Any = threading.Event()  # nobody sets it: a script may replace `time.sleep`
         _thread.start_new_thread(self._look, ())  # a script may wait for all others that `threading` knows

@@ -44,7 +44,7 @@ class Threads:
                 called = frame.f_code.co_name
                 frame = frame.f_back
             if frame:
-                file = self._script.place(os.path.realpath(frame.f_code.co_filename))
+                file = self._script.settings.place(os.path.realpath(frame.f_code.co_filename))
                 place = f"{file}:{frame.f_lineno}"
                 self._seen.setdefault(thread.native_id, Counter())[place, called] += 1
 

@@ -103,7 +103,7 @@ class Models(Callback):
         if script.toggles.get("amp") == "bf16":
             call = functools.partial(self._in_bf16, call)
         output = script.do("forward", call, *args, **kwargs)
-        if not steps.given:
+        if not steps.inputs.given:
             script.tell(Callback.on_input, args or kwargs)
         self._feed(args or kwargs)
         return output
@@ -112,9 +112,9 @@ class Models(Callback):
         """Counts what a model was called with; the first such call since a backward pass counts for all."""
         steps = self._script.steps
         tensor = first_tensor(given)
-        if tensor is not None and not steps.given:
+        if tensor is not None and not steps.inputs.given:
             steps.now.elements += tensor.numel()
-        steps.given = max(steps.given, samples(tensor, self._batch))
+        steps.inputs.given = max(steps.inputs.given, samples(tensor, self._batch))
 
     def _in_bf16(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(self._device_type, dtype=torch.bfloat16):
@@ -123,7 +123,7 @@ class Models(Callback):
     def _evaluated(self, model: nn.Module, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script
         script.tell(Callback.on_evaluation)
-        script.note_call("evaluation with gradients" if torch.is_grad_enabled() else "evaluation")
+        script.calls.note("evaluation with gradients" if torch.is_grad_enabled() else "evaluation")
         output = script.do("evaluation", self._followed, model, call, *args, **kwargs)
         if not model.training:
             script.steps.now.marks.add("evaluation")
@@ -136,7 +136,7 @@ class Models(Callback):
 
         def trains(_gradients: Any) -> None:
             self._trained_in_eval.add(model)
-            self._script.sites.pop("evaluation with gradients", None)
+            self._script.calls.sites.pop("evaluation with gradients", None)
             if not was_marked:  # by an evaluation before it
                 step.marks.discard("evaluation")
                 step.spent["evaluated"] = 0.0
@@ -148,11 +148,11 @@ class Models(Callback):
         return output
 
     def on_backward(self) -> None:
-        self._script.steps.take_given()
+        self._script.steps.inputs.take(self._script.steps.now)
 
     def _examined(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script
-        script.note_call("forward")
+        script.calls.note("forward")
         is_compiled = self.is_compiled or script.toggles.get("compile")  # a hook would be captured
         hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
         self._rows.clear()
@@ -205,12 +205,12 @@ class Updates(Callback):
         retains, makes_graph = bool(given.get("retain_graph")), bool(given.get("create_graph"))
         script.tell(Callback.on_graph, tensors, retains or makes_graph)
         if retains or makes_graph:  # a graph of gradients has the one before it as a part
-            script.note_call("graph_of_gradients" if makes_graph else "retain_graph")
+            script.calls.note("graph_of_gradients" if makes_graph else "retain_graph")
         if steps.in_backward:  # of a part that is computed again
             return plain(tensors, *args, **kwargs)
         script.tell(Callback.on_backward)
         if steps.count < MOST_LOOKS:
-            script.note_call("backward")
+            script.calls.note("backward")
         root = tensors if self._unscaled is None else self._unscaled
         self._unscaled = None
         if len(script.losses) < LIMIT.losses and isinstance(root, torch.Tensor) and not is_capturing():
@@ -220,7 +220,7 @@ class Updates(Callback):
             script.do("backward", plain, tensors, *args, **kwargs)
             script.backwards += 1
             self._has_graph = makes_graph  # this pass may have gone through that of an earlier one
-            if not script.sites["optimizer"]:  # then the script changes its weights itself
+            if not script.calls.sites["optimizer"]:  # then the script changes its weights itself
                 steps.updated(self)
         finally:
             steps.in_backward = False
@@ -231,7 +231,7 @@ class Updates(Callback):
             return plain(*args, **kwargs)
         self._gradients += 1
         self._has_graph = False
-        trains = self._script.backwards or self._script.sites["optimizer"]
+        trains = self._script.backwards or self._script.calls.sites["optimizer"]
         if self._gradients == LIMIT.most_gradients and not trains:
             raise failed("gradients_alone", count=LIMIT.most_gradients)
         return plain(*args, **kwargs)
@@ -241,13 +241,13 @@ class Updates(Callback):
         return plain(scaler, outputs)
 
     def _make(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        self._script.note_call("optimizer")
+        self._script.calls.note("optimizer")
         plain(optimizer, *args, **kwargs)
         if len(optimizer.param_groups) > 1:
-            self._script.note_call("groups")
+            self._script.calls.note("groups")
         if trained_by(optimizer) in self._optimizers:
             self._script.new_optimizers += 1
-            self._script.note_call("new_optimizers")
+            self._script.calls.note("new_optimizers")
         kind = self._script.toggles.get("optimizer_impl", "default")
         if kind != "default":
             for group in [*optimizer.param_groups, optimizer.defaults]:
@@ -268,7 +268,7 @@ class Updates(Callback):
     def _step(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
         if script.steps.count < MOST_LOOKS:
-            script.note_call("step")
+            script.calls.note("step")
         trained = trained_by(optimizer)
         if self._optimizers.get(trained) is not optimizer:
             self._optimizers[trained] = script.optimizer = optimizer

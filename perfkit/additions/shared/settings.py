@@ -31,6 +31,10 @@ class Settings:
         """The settings of a Python that this process starts; only one of several ranks is watched."""
         return self if self.address else replace(self, watcher="")
 
+    def place(self, file: str) -> str:
+        """Where a file of the mirror is for the user."""
+        return file.removeprefix(self.scratch)
+
     def checked(self) -> "Settings":
         """The same settings, with types checked: not at once, as a Python without torch may lack msgspec."""
         import msgspec

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd.graph import GradientEdge
 
 
@@ -41,6 +42,19 @@ def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
             yield from tensors(part, depth - 1)
 
 
+def is_plain(tensor: Any) -> bool:
+    """Whether its numbers can be looked at: it is a plain tensor, and not within `torch.func`."""
+    if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer) or tensor.is_nested:
+        return False
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout == torch.strided and tensor.device.type != "meta" and not is_wrapped
+
+
+def weights_of(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """The weights in groups of optimizers."""
+    return [weight for group in groups for weight in group["params"]]
+
+
 def first_tensor(value: Any) -> torch.Tensor | None:
     """The first tensor with at least one dimension."""
     if isinstance(value, list | tuple) and value and isinstance(value[0], torch.Tensor) and value[0].dim():
@@ -58,6 +72,12 @@ def samples(tensor: torch.Tensor | None, batch: int = 0) -> int:
     if tensor is None:
         return 0
     return batch if tensor.shape[1:2] == (batch,) else tensor.shape[0]
+
+
+def samples_of(batch: Any, indices: Any) -> int:
+    """The samples in a batch, by its indices if they are known; those of an iterable data set are a wish."""
+    count = len(indices) if isinstance(indices, list | tuple) else 0
+    return count if count and indices[0] is not None else size(batch, count)
 
 
 def checksum(values: Iterable[torch.Tensor], most: int) -> int:

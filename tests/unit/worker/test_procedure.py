@@ -19,7 +19,7 @@ class Subject:
     """A training whose steps take known times."""
 
     taken = 0
-    samples_per_step, batches_per_step = 4, 1.0
+    samples_per_step = 4
     device, iterator = torch.device("cpu"), None
     now, is_held = 0.0, False
 

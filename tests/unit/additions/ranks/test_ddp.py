@@ -29,7 +29,7 @@ class Model:
 def made(model, **wanted):
     """What is known of a model once it was made with these switches."""
     setting = Setting.__new__(Setting)
-    script = SimpleNamespace(backwards=0, toggles={}, view=View, note_call=lambda role: None)
+    script = SimpleNamespace(backwards=0, toggles={}, view=View)
     setting._script, setting._wanted = script, wanted
     setting._ddps, setting._buckets, setting._refused = [], 1, ""
     setting._unsent, setting._were_sent = 0, True

@@ -22,7 +22,7 @@ def recorder(parameters=()):
     noted.script = SimpleNamespace(
         steps=SimpleNamespace(count=0, since=0.0, trainer=threading.get_ident()),
         parameters=lambda: list(parameters),
-        note_call=lambda role: None,
+        calls=SimpleNamespace(note=lambda role: None),
     )
     noted._seen = SimpleNamespace(rows={}, weights={})
     noted.script.modules, noted.script.model = list, []

@@ -699,7 +699,7 @@ def test_rows_that_are_fetched_one_by_one_are_not_a_slow_line_as_well():
 def test_garbage_of_a_look_at_the_graph_is_not_that_of_the_script(part, counts):
     script = SimpleNamespace(
         steps=SimpleNamespace(now=SimpleNamespace(spent={"start": 0.0})),
-        call_under_way=lambda role: Site(role, [Frame("/home/me/train.py", 7, 7, 0, 9)]),
+        calls=SimpleNamespace(under_way=lambda role: Site(role, [Frame("/home/me/train.py", 7, 7, 0, 9)])),
     )
     seconds = defaultdict(float)
     with evidence._collections(script, lambda: part, seconds):

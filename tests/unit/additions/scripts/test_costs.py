@@ -79,7 +79,7 @@ def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
     models = Models.__new__(Models)
     models._script, models._device_type, models._batch = script, "cpu", 0
     monkeypatch.setattr(Script, "parameters", lambda script: pytest.fail("they were listed"))
-    script.steps.are_first = False  # these are examined
+    script.steps.count = 3  # the first ones are examined
     inside = []
 
     def call(given):
@@ -88,7 +88,7 @@ def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
 
     output = models._called(model, call, torch.ones(4, 3))
     assert inside == [True] and output.dtype == torch.float32
-    assert script.steps.given == 4
+    assert script.steps.inputs.given == 4
 
 
 def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed():

@@ -47,7 +47,8 @@ def train(script, loss, steps=4):
 def in_training(script, steps):
     """Whether these steps are a training, and nothing else is in them."""
     are_marked = any("evaluation" in step.marks for step in steps)
-    return not are_marked and steps[-1].spent["forward"] > 0 and not script.sites["evaluation with gradients"]
+    evaluations = script.calls.sites["evaluation with gradients"]
+    return not are_marked and steps[-1].spent["forward"] > 0 and not evaluations
 
 
 @pytest.mark.parametrize("first", ["train", "eval"])
@@ -106,7 +107,7 @@ def test_an_evaluation_may_call_a_model_by_other_names_than_forward(script, eval
     assert len(decoded) and model.training
     assert ("eval()" in step.marks, "evaluated" in step.spent) == (evaluates, True)
     assert "evaluation" not in step.marks, "an edit that evaluates nothing is told by that"
-    assert bool(script.sites["eval mode"]) == evaluates
+    assert bool(script.calls.sites["eval mode"]) == evaluates
 
 
 def test_outputs_that_keep_their_graphs_and_are_not_trained_on_are_an_evaluation(script):
@@ -116,7 +117,7 @@ def test_outputs_that_keep_their_graphs_and_are_not_trained_on_are_an_evaluation
     kept = [model(ROWS) for _ in range(3)]
     model.train()
     (step,) = train(script, lambda: model(ROWS).sum(), steps=1)
-    assert kept and "evaluation" in step.marks and script.sites["evaluation with gradients"]
+    assert kept and "evaluation" in step.marks and script.calls.sites["evaluation with gradients"]
 
 
 class Recurrent(nn.Module):
@@ -144,4 +145,4 @@ class Recurrent(nn.Module):
 def test_samples_of_an_input_that_has_time_first_are_those_of_its_layers(layer, samples, script):
     """A layer that is given the rows of all steps at once says nothing of the batch."""
     Recurrent(layer)(torch.ones(7, 5, 2))
-    assert script.steps.given == samples
+    assert script.steps.inputs.given == samples

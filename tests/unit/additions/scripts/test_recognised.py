@@ -184,7 +184,7 @@ def look():
         module["step"](number)
     known = module["look"]()
     monkeypatch.setattr(evidence, "_containers", lambda: known)
-    script = SimpleNamespace(place=lambda file: file)
+    script = SimpleNamespace(settings=settings())
     grown = list(evidence._grown(script, sizes))
     kept = {name: where for name, where, has_graphs in grown if has_graphs}
     without = {name: where for name, where, has_graphs in grown if not has_graphs}
@@ -407,9 +407,8 @@ def test_a_reset_of_the_compiler_is_noted_if_it_discards_something(graphs, monke
     inquiry = evidence.Inquiry(script)
     for role in ("compiler_reset", "threads"):
         inquiry._noted(role, lambda: None)
-    assert [role for role in script.sites if script.sites[role]] == ["compiler_reset"] * bool(graphs) + [
-        "threads"
-    ]
+    noted = [role for role, sites in script.calls.sites.items() if sites]
+    assert noted == (["compiler_reset", "threads"] if graphs else ["threads"])
 
 
 MODEL = torch.nn.Linear(1, 1)
@@ -429,7 +428,7 @@ def test_float64_is_noted_where_it_is_asked_for(function, given, is_noted, monke
     monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
     script = a_script()
     evidence.Inquiry(script)._noted("float64", function, *given)
-    assert bool(script.sites["float64"]) == is_noted
+    assert bool(script.calls.sites["float64"]) == is_noted
 
 
 def test_modes_that_slow_each_step_are_recognised_while_they_are_on(monkeypatch):

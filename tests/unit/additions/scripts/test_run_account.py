@@ -22,8 +22,6 @@ def script_of():
         settings=settings(),
         looked_at=SimpleNamespace(value=False),
         steps=SimpleNamespace(count=0, now=ScriptStep(), began_at=1.0),
-        place=str,
-        sites=defaultdict(list),
     )
 
 

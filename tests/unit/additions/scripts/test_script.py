@@ -55,19 +55,43 @@ def test_an_optimizer_that_shows_up_later_ends_a_step_from_then_on():
     assert seen.samples() == [1, 1, 1, 3, 1]
 
 
+def test_a_step_that_ends_within_a_backward_pass_is_handed_on_when_something_begins_after_the_pass():
+    seen, optimizer = Seen(), object()
+    for samples in (1, 2, 3):
+        known = seen.samples()
+        seen.counter.in_backward = True
+        seen.step(samples, optimizer)
+        seen.counter.begin()  # a part of the forward pass is computed again
+        assert seen.samples() == known
+        seen.counter.in_backward = False
+        seen.counter.begin()
+    assert seen.samples() == [1, 2, 3]
+
+
+def test_an_optimizer_that_is_new_in_the_pass_that_ends_the_second_step_is_no_part_of_the_first():
+    """As where each weight has an optimizer of its own, and some weights are used later than others."""
+    seen, optimizer, later = Seen(), object(), object()
+    seen.counter.in_backward = True
+    seen.step(1, optimizer)
+    seen.step(2, optimizer, later)
+    seen.counter.in_backward = False
+    seen.counter.begin()
+    assert seen.samples() == [1, 2]
+
+
 def seen(known, role):
     """Stands for a patched function: its caller is the call."""
-    known.note_call(role)
+    known.calls.note(role)
 
 
 def test_the_exact_expressions_of_the_user_s_calls():
     known = Script(settings(scratch="/nowhere"), None)
     (seen(known, "optimizer"), seen(known, "optimizer"))
-    (site,) = known.sites["optimizer"]
+    (site,) = known.calls.sites["optimizer"]
     assert (site.role, site.library) == ("optimizer", "")
     lines = Path(__file__).read_text().splitlines()
     codes = [lines[frame.line - 1][frame.column : frame.end_column] for frame in site.frames[:2]]
-    assert codes == ["known.note_call(role)", 'seen(known, "optimizer")']
+    assert codes == ["known.calls.note(role)", 'seen(known, "optimizer")']
     assert site.frames[0].file == str(Path(__file__).resolve())
 
 
