@@ -1,4 +1,4 @@
-"""The script of this process: what it shows of itself, its steps, and who is called when it does what."""
+"""The script of this process: its steps, what is known of it, and the callbacks that learn what it does."""
 
 import contextlib
 import copy
@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ class ScriptStep:
         return sum(self.spent.get(part, 0.0) for part in WAITING)
 
     def without(self, first: "ScriptStep") -> "ScriptStep":
-        """The second of two steps, where this object has both."""
+        """The second step, if this object has two and `first` is the first of them."""
         second = copy.copy(self)
         second.spent = defaultdict(float, {part: s - first.spent[part] for part, s in self.spent.items()})
         for name in ("seconds", "samples", "forward_samples", "elements", "marks"):
@@ -171,8 +171,8 @@ class Callback:
     def on_mode(self, trains: bool) -> None: ...  # `train` or `eval` sets the mode of a model that trains
     def on_training(self) -> None: ...  # a pass of the training begins, after something else
     def on_input(self, given: Any) -> None: ...  # a model is called, the first time since a backward pass
-    def on_gradients(self, optimizer: Any) -> None: ...  # an optimizer is about to use them; in looks alone
-    def on_graph(self, roots: Any, is_kept: bool) -> None: ...  # any backward pass begins; its graph stays
+    def on_gradients(self, optimizer: Any) -> None: ...  # an optimizer is about to step; only in looks
+    def on_graph(self, roots: Any, is_kept: bool) -> None: ...  # any backward pass begins, also an inner one
     def on_backward(self) -> None: ...  # a backward pass begins that is not within another one
     def on_steps(self, steps: list[ScriptStep]) -> None: ...  # steps have ended: two at first, then each one
     def on_end(self) -> None: ...  # the script has ended
@@ -287,8 +287,8 @@ class Script(Callback):
         """Calls a method of `Callback` on each callback that overrides it."""
         if event not in self._methods:
             name = event.__name__
-            having = [callback for callback in self.callbacks if getattr(type(callback), name) is not event]
-            self._methods[event] = [getattr(callback, name) for callback in having]
+            called = [callback for callback in self.callbacks if getattr(type(callback), name) is not event]
+            self._methods[event] = [getattr(callback, name) for callback in called]
         for method in self._methods[event]:
             method(*about)
 
@@ -351,10 +351,10 @@ class Script(Callback):
                 self.note(f"the model is on {', '.join(gpus)}: times and memory are those of {self.device}")
 
     def view(self) -> ScriptView:
-        """What was seen of it so far, which shows its switches."""
+        """What was seen of the script so far, which shows its switches."""
         parts = (self.loader, self.iterator, self.model, self.device, self.optimizer)
-        seen: dict[str, Any] = {"outputs": self.outputs, "autocast": self.autocast, "copies": self.copies}
-        return ScriptView(*parts, **seen, are_pinned=self.are_pinned)
+        view = ScriptView(*parts, outputs=self.outputs, autocast=self.autocast, copies=self.copies)
+        return replace(view, are_pinned=self.are_pinned)
 
     def step_in_words(self) -> str:
         names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.optimizers)

@@ -94,7 +94,12 @@ def test_ranks_tell_gpus_apart_that_each_of_them_calls_the_first_one(monkeypatch
     """As under Slurm and Ray, which show each rank its own GPU alone."""
     monkeypatch.setattr(recorders.socket, "gethostname", lambda: "node1")
     noted = recorder()
-    about = {"loader": None, "sites": defaultdict(list), "notes": [], "files": SimpleNamespace(notes=[])}
+    about = {
+        "loader": None,
+        "calls": SimpleNamespace(sites=defaultdict(list)),
+        "notes": [],
+        "files": SimpleNamespace(notes=[]),
+    }
     steps = SimpleNamespace(count=9, since=0.0)
     noted.script = SimpleNamespace(**about, device=torch.device("cuda:0"), steps=steps)
     noted.rank, noted._seen, noted._collectives = 1, State(rank=0), {}
