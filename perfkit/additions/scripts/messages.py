@@ -1,4 +1,4 @@
-"""What a watched script says of itself, and what was seen of it: who asks it need not import torch."""
+"""Messages from a watched script, and the symptoms they add up to; this module does not import torch."""
 
 import os
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ PARTS = (START, EPOCHS, STEPS, EVALUATION, CHECKPOINTS, COMPILING, BETWEEN)
 OWN = "own code"
 OF_STEP = ("waiting", "forward", "backward", "optimizer", OWN)  # what a plain step consists of
 NOT_STEPS = (EVALUATION, "start", "checkpoint", BETWEEN)  # parts that are not of a plain step
-AGAIN = "forward again"  # the part of a backward pass in which gradient checkpointing computes forward again
+AGAIN = "forward again"  # the part in which gradient checkpointing repeats forward, in a backward pass
 BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
-LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
-ALIKE = 0.7  # a share of at least this part of the largest counts as equal: looks scatter
+LEAST = 0.1  # of the run: the least share of a cause; half of it for causes that are plain to see
+ALIKE = 0.7  # of the largest share: from here on, shares count as equal, because looks scatter
 MUCH_MEMORY = 30e6
-RandomData = StrEnum("RandomData", ["DRAWN", "HELD"])  # numbers in a data set: other samples in workers
+RandomData = StrEnum("RandomData", ["DRAWN", "HELD"])  # numbers that make samples differ with the workers
 
 
 def limits(module: str) -> Any:
@@ -60,7 +60,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A call: its `role` is a constructor (`loader`, `optimizer` …) or a part of a step (`forward` …)."""
+    """A call, whose `role` is a constructor (`loader`, `optimizer` …) or a part of a step (`forward` …)."""
 
     role: str
     frames: list[Frame]  # in the user's files, the innermost first; none if only libraries were involved
@@ -68,7 +68,7 @@ class Site(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """That of the innermost call in the user's files; empty if there is none."""
+        """The place of the innermost call in the user's files; empty if there is none."""
         return self.frames[0].place if self.frames else ""
 
 
@@ -96,7 +96,7 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Some plain steps, without anything else in them; `ended`: so has the script."""
+    """Some plain steps; `ended`: the script has ended with them."""
 
     block: TimedSteps
     ended: bool = False
@@ -111,16 +111,16 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTime(msgspec.Struct, frozen=True, array_like=True):
-    """A plain step: its number in the run, its seconds, and those of its parts as in `OF_STEP`."""
+    """A plain step: its number in the run, its seconds, and the seconds of each part in `OF_STEP`."""
 
     number: int
     seconds: float
     parts: list[float]
-    cpu_s: float = 0.0  # that the thread which trains has used
+    cpu_s: float = 0.0  # of the thread that trains
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """The wall time of a run that was seen, `parts` → seconds: `run` of `watch` in docs/json.md."""
+    """The wall time of the run that was observed, in seconds by part: `run` of `watch` in docs/json.md."""
 
     parts: dict[str, float]
     imports_s: float = 0.0
@@ -132,7 +132,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     compiled: int = 0
     marked: int = 0
     evaluation_bytes: int = 0
-    start_lines: list[Line] = []  # those that took most of the start
+    start_lines: list[Line] = []  # the lines that took most of the start
 
     @property
     def seconds(self) -> float:
@@ -150,7 +150,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataFacts(msgspec.Struct, kw_only=True):
-    """A loader and its data set, as far as they tell: `data` of `evidence` in docs/json.md."""
+    """A loader and its data set: `data` of `evidence` in docs/json.md."""
 
     kind: str
     workers: int
@@ -170,7 +170,7 @@ class DataFacts(msgspec.Struct, kw_only=True):
 
 
 class Loading(msgspec.Struct, kw_only=True):
-    """Seconds that batches took in whatever process made them, and the lines of it in loader workers."""
+    """The seconds of making batches, in whatever process, and the lines that took them in loader workers."""
 
     batches: int = 0
     samples: int = 0
@@ -180,7 +180,7 @@ class Loading(msgspec.Struct, kw_only=True):
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """All dense embeddings: rows, those that a step touched, the share of all weights, and their names."""
+    """The rows of all dense embeddings: how many, how many a step touched, and their share of the weights."""
 
     count: int
     touched: int
@@ -189,21 +189,21 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class BusyThread(msgspec.Struct, frozen=True):
-    """A thread of the script's own that is busy: `busy_threads` of `evidence` in docs/json.md."""
+    """A busy thread that the script started: `busy_threads` of `evidence` in docs/json.md."""
 
-    place: str  # the line that it was at most often
+    place: str  # its most frequent line
     core: float  # the part of a core that it used
-    spins: bool  # whether it only asks again and again there
+    spins: bool  # whether it only polls there
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Some steps whose stacks were looked at, and what torch was asked meanwhile: see docs/json.md."""
+    """Facts of some steps whose stacks were looked at: see docs/json.md."""
 
     steps: int
     parts: dict[str, float] = {}
     lines: list[Line] = []
-    operators: list[Line] = []  # those whose operators take most of the forward and backward passes
-    in_vain: list[Line] = []  # whose operators have a backward pass for gradients that are thrown away
+    operators: list[Line] = []  # the lines whose operators take most of the forward and backward passes
+    in_vain: list[Line] = []  # the lines whose backward pass is for gradients that are thrown away
     loading: Loading | None = None
     data: DataFacts | None = None
     collecting: dict[str, float] = {}
@@ -212,9 +212,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     again: float = 0.0
     denormal: float = 0.0
     rows: Rows | None = None
-    padding: tuple[float, float, int] = (0.0, 0.0, 0)  # of the input; beyond its longest row; their length
-    zeros: tuple[int, int, float] | None = None  # a dense matrix: rows, columns, the part that is not zero
-    parametrized: tuple[int, float] = (0, 0.0)  # times that a pass computes such a weight; its part of a step
+    padding: tuple[float, float, int] = (0.0, 0.0, 0)  # shares: of all rows, of the longest; their length
+    zeros: tuple[int, int, float] | None = None  # a dense matrix: rows, columns, the share of non-zeros
+    parametrized: tuple[int, float] = (0, 0.0)  # computations of such a weight in a pass; share of a step
     shapes: int = 0
     graphs: int = 0
     threads: int = 0
@@ -233,8 +233,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_step(self) -> dict[str, float]:
-        """Seconds of a step by part, each of them until the device was done."""
-        return {part: spent / self.steps for part, spent in self.parts.items() if part not in NOT_STEPS}
+        """The seconds of a step by part, each until the device was done."""
+        return {part: seconds / self.steps for part, seconds in self.parts.items() if part not in NOT_STEPS}
 
     @property
     def steps_s(self) -> float:
@@ -251,11 +251,11 @@ class Growth(msgspec.Struct, frozen=True):
     workers_first: int = 0
     workers_last: int = 0
     threads: int = 0
-    each: list[int] = []  # by how much it grew in each part of these steps
+    each: list[int] = []  # the growth in each part of these steps
 
 
 class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was seen of a script; `growing`: the part of a step that grows; `printed`: its warnings."""
+    """All facts of a script; `growing`: the part of a step that grows; `printed`: the script's warnings."""
 
     script: ScriptFacts
     run: Account
@@ -274,7 +274,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
                 yield line, self.of_run(line.seconds)
 
     def of_run(self, seconds: float) -> float:
-        """The share of the run that so many seconds of the steps that were looked at are."""
+        """The share of the run, for seconds of the steps that were looked at."""
         return seconds / self.evidence.steps_s * self.run.running(STEPS)
 
     def share_of(self, *parts: str) -> float:
@@ -286,7 +286,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         return self.share_of("sampler", *BATCHES)
 
     def loading_lines(self) -> Iterator[tuple[Line, float]]:
-        """Lines that load, with their share of the run; of lines in workers, that is a share of the wait."""
+        """Lines that load, with their shares of the run; lines in workers share the wait for them."""
         yield from self.lines("sampler", "data set", "collate")
         if loading := self.evidence.loading:
             for line in loading.lines:
@@ -294,10 +294,10 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
                 yield line, share * line.seconds / max(loading.seconds, line.seconds)
 
     def site(self, role: str) -> str:
-        """The innermost line of a call, and the line of the training's loop that leads to it."""
+        """The innermost line of a call, and the line of the training loop that leads to it."""
         frames, of_step = self._frames(role), self._frames("backward")
-        own = [frame for frame in frames if frame not in of_step]
-        callers = own[1:][-1:] if of_step and own else frames[1:2]
+        outside_loop = [frame for frame in frames if frame not in of_step]
+        callers = outside_loop[1:][-1:] if of_step and outside_loop else frames[1:2]
         return ", called in ".join(os.path.basename(frame.place) for frame in [*frames[:1], *callers])
 
     def _frames(self, role: str) -> list[Frame]:

@@ -10,76 +10,79 @@ _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
 
 
-def _evaluation(seen: Symptoms) -> Found:
-    run = seen.run
+def _evaluation(symptoms: Symptoms) -> Found:
+    run = symptoms.run
     share = run.running(EVALUATION)
-    with_gradients = seen.site("evaluation with gradients")
+    with_gradients = symptoms.site("evaluation with gradients")
     if share >= LEAST:
-        where = seen.site("evaluation") or with_gradients or seen.site("eval mode")
+        call = symptoms.site("evaluation") or with_gradients or symptoms.site("eval mode")
         cause = "evaluation" if run.evaluations <= run.steps / 2 else "frozen_model"
-        place, most = _most(seen, EVALUATION)
-        yield _CAUSES.found(cause, place or where, share, seen=seen, most=most)
+        place, text = _main_line(symptoms, EVALUATION)
+        yield _CAUSES.found(cause, place or call, share, symptoms=symptoms, main=text)
     if with_gradients:
         grew = run.evaluation_bytes if run.evaluation_bytes > messages.MUCH_MEMORY else None
         yield _CAUSES.found("evaluation_with_gradients", with_gradients, grew=grew)
 
 
-def _starts_of_epochs(seen: Symptoms) -> Found:
-    data, epochs = seen.evidence.data, len(seen.run.epochs)
-    share = seen.run.running(EPOCHS)
+def _starts_of_epochs(symptoms: Symptoms) -> Found:
+    data, epochs = symptoms.evidence.data, len(symptoms.run.epochs)
+    share = symptoms.run.running(EPOCHS)
     if epochs > 1 and share >= LEAST:
         cause = "workers_restart" if data and data.workers and not data.keeps_workers else "epochs_start"
-        if epochs >= 0.9 * seen.run.steps and not (data and data.batches == 1):
+        if epochs >= 0.9 * symptoms.run.steps and not (data and data.batches == 1):
             cause = "epoch_in_each_step"
-        place, most = _most(seen, "start")
-        of_any_batch = {line.where for line, _ in seen.loading_lines() if line.part != "sampler"}
-        if cause == "epochs_start" and place in of_any_batch:
-            return  # the first batch is loaded as each is; few were observed
-        where = place if place and cause != "workers_restart" else seen.site("loader")
-        yield _CAUSES.found(cause, where, share, seen=seen, most=most)
+        place, text = _main_line(symptoms, "start")
+        loading_places = {line.where for line, _ in symptoms.loading_lines() if line.part != "sampler"}
+        if cause == "epochs_start" and place in loading_places:
+            return  # the first batch takes as long as the others, of which few were observed
+        where = place if place and cause != "workers_restart" else symptoms.site("loader")
+        yield _CAUSES.found(cause, where, share, symptoms=symptoms, main=text)
 
 
-def _most(seen: Symptoms, part: str) -> tuple[str, str]:
-    """The line with most of a part of the run, and its text; of a loop, a function of a library in it."""
-    line = next((line for line, _ in seen.lines(part)), None)
-    if line is None or line.calls_layer or line.seconds < LIMIT.most * seen.evidence.parts[part]:
+def _main_line(symptoms: Symptoms, part: str) -> tuple[str, str]:
+    """The place and the text of the line that takes most of a part of the run; both empty without one.
+
+    For a loop, there is no place, and the text is the library function that it calls most.
+    """
+    line = next((line for line, _ in symptoms.lines(part)), None)
+    if line is None or line.calls_layer or line.seconds < LIMIT.most * symptoms.evidence.parts[part]:
         return "", ""
     if line.text.startswith("for ") and line.calls:
         return "", line.calls[0]
     return line.where, f"`{line.text}`"
 
 
-def _checkpoints(seen: Symptoms) -> Found:
-    # Other programs make steps long, but not those of the looks with one thread.
-    parts = seen.evidence.parts
+def _checkpoints(symptoms: Symptoms) -> Found:
+    # While other programs take the cores, the run has longer steps, but the looks have one thread.
+    parts = symptoms.evidence.parts
     looked_at = parts.get("checkpoint", 0.0) / (sum(parts.values()) or 1.0)
-    share = seen.run.running(CHECKPOINTS) or looked_at
+    share = symptoms.run.running(CHECKPOINTS) or looked_at
     if max(share, looked_at) >= LEAST / 2:
-        saved, state = seen.script.saved_bytes, seen.script.state_bytes
+        saved, state = symptoms.script.saved_bytes, symptoms.script.state_bytes
         holds_more = 0 < state < min(saved / LIMIT.much_more, saved - LIMIT.more_bytes)
-        about = {"looked_at": looked_at, "holds_more": holds_more}
-        yield _CAUSES.found("checkpoints", seen.site("checkpoint"), share, seen=seen, **about)
+        facts = {"looked_at": looked_at, "holds_more": holds_more}
+        yield _CAUSES.found("checkpoints", symptoms.site("checkpoint"), share, symptoms=symptoms, **facts)
 
 
-def _between_steps(seen: Symptoms) -> Found:
-    share = seen.run.running(BETWEEN)
-    line = next((line for line, _ in seen.lines(BETWEEN)), None)
+def _between_steps(symptoms: Symptoms) -> Found:
+    share = symptoms.run.running(BETWEEN)
+    line = next((line for line, _ in symptoms.lines(BETWEEN)), None)
     if line:
-        share *= line.seconds / seen.evidence.parts[BETWEEN]
+        share *= line.seconds / symptoms.evidence.parts[BETWEEN]
     if share >= LEAST:
         yield _CAUSES.found("between_steps", line.where if line else "", share, line=line)
 
 
-def _start(seen: Symptoms) -> Found:
-    """What takes long before the first step: it comes only once, so in a long run it is nothing."""
-    run = seen.run
+def _start(symptoms: Symptoms) -> Found:
+    """A line that takes long before the first step; it runs once, so it matters less in a longer run."""
+    run = symptoms.run
     rest_s = max(run.seconds - run.parts.get(messages.START, 0.0), 1e-9)
     if not run.start_lines:
         return
     line = run.start_lines[0]
     if line.seconds >= LIMIT.long_start_s and not line.text.startswith(("import ", "from ")):
-        told = _CAUSES.found("start", line.where, seen=seen, line=line)
-        yield structs.replace(told, urgency=LIMIT.of_start * min(1.0, line.seconds / rest_s))
+        finding = _CAUSES.found("start", line.where, symptoms=symptoms, line=line)
+        yield structs.replace(finding, urgency=LIMIT.of_start * min(1.0, line.seconds / rest_s))
 
 
 CAUSES = (_start, _evaluation, _starts_of_epochs, _checkpoints, _between_steps)

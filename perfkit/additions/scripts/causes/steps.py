@@ -26,196 +26,205 @@ _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
 
 
-def _modes(seen: Symptoms) -> Found:
-    evidence = seen.evidence
-    is_over = any("recompile_limit" in line for line in seen.printed)
-    if is_over or (seen.run.compiled >= 3 and evidence.shapes >= 3):
-        share = seen.run.running(COMPILING)
-        yield _CAUSES.found("compiled_again", seen.site("forward"), share, seen=seen, is_over=is_over)
-    for name, place in seen.evidence.is_on.items():
-        yield _CAUSES.found(name, os.path.basename(place))
-    if seen.script.device == "cpu" and seen.script.settings.get("amp") == "bf16" and not seen.cpu_has_bf16:
-        yield _CAUSES.found("bf16_without_instructions", seen.site("forward"))
+def _modes(symptoms: Symptoms) -> Found:
+    evidence, script = symptoms.evidence, symptoms.script
+    is_over = any("recompile_limit" in line for line in symptoms.printed)
+    forward = symptoms.site("forward")
+    if is_over or (symptoms.run.compiled >= 3 and evidence.shapes >= 3):
+        share = symptoms.run.running(COMPILING)
+        yield _CAUSES.found("compiled_again", forward, share, symptoms=symptoms, is_over=is_over)
+    for mode, place in evidence.is_on.items():
+        yield _CAUSES.found(mode, os.path.basename(place))
+    if script.device == "cpu" and script.settings.get("amp") == "bf16" and not symptoms.cpu_has_bf16:
+        yield _CAUSES.found("bf16_without_instructions", forward)
     workers = evidence.data.workers if evidence.data else 0
-    if (where := seen.site("threads")) and evidence.threads == 1 and workers + 1 < seen.cores:
-        yield _CAUSES.found("one_thread", where, seen=seen)
-    if where and evidence.threads > seen.cores:
-        yield _CAUSES.found("more_threads_than_cores", where, seen=seen)
-    if seen.evidence.denormal > 0.01:
-        yield _CAUSES.found("denormal_numbers", seen=seen)
+    where = symptoms.site("threads")
+    if where and evidence.threads == 1 and workers + 1 < symptoms.cores:
+        yield _CAUSES.found("one_thread", where, symptoms=symptoms)
+    if where and evidence.threads > symptoms.cores:
+        yield _CAUSES.found("more_threads_than_cores", where, symptoms=symptoms)
+    if evidence.denormal > 0.01:
+        yield _CAUSES.found("denormal_numbers", symptoms=symptoms)
 
 
-def _threads(seen: Symptoms) -> Found:
-    for thread in seen.evidence.busy_threads:
+def _threads(symptoms: Symptoms) -> Found:
+    for thread in symptoms.evidence.busy_threads:
         where = os.path.basename(thread.place)
-        told = _CAUSES.found("busy_thread", where, thread=thread, text=text_at(thread.place))
-        yield structs.replace(told, urgency=LIMIT.of_spinning if thread.spins else LIMIT.of_thread)
+        finding = _CAUSES.found("busy_thread", where, thread=thread, text=text_at(thread.place))
+        yield structs.replace(finding, urgency=LIMIT.of_spinning if thread.spins else LIMIT.of_thread)
 
 
-def _collections(seen: Symptoms) -> Found:
-    evidence = seen.evidence
-    total = sum(evidence.collecting.values())
-    share = seen.of_run(total)
+def _collections(symptoms: Symptoms) -> Found:
+    evidence = symptoms.evidence
+    total_s = sum(evidence.collecting.values())
+    share = symptoms.of_run(total_s)
     places = sorted(evidence.collecting, key=evidence.collecting.__getitem__, reverse=True)
-    asked_for = [place for place in places if "collect(" in text_at(place)]
-    if asked_for and share >= LEAST / 2:
-        where = os.path.basename(asked_for[0])
-        yield _CAUSES.found("explicit_collection", where, share, seen=seen, text=text_at(asked_for[0]))
-    elif share >= 2 * LEAST and total <= evidence.steps_s:  # else it was in the start of an epoch
-        yield _CAUSES.found("automatic_collection", os.path.basename(places[0]), share, seen=seen)
+    explicit = next((place for place in places if "collect(" in text_at(place)), None)
+    if explicit and share >= LEAST / 2:
+        where, text = os.path.basename(explicit), text_at(explicit)
+        yield _CAUSES.found("explicit_collection", where, share, symptoms=symptoms, text=text)
+    elif share >= 2 * LEAST and total_s <= evidence.steps_s:  # else it was in the start of an epoch
+        yield _CAUSES.found("automatic_collection", os.path.basename(places[0]), share, symptoms=symptoms)
 
 
-def _graph_grows(seen: Symptoms) -> Found:
-    """Each backward pass walks through more of the past than the one before."""
-    nodes = list(seen.evidence.nodes.items())
+def _graph_grows(symptoms: Symptoms) -> Found:
+    """A graph that grows: each backward pass visits more nodes than the one before."""
+    nodes = list(symptoms.evidence.nodes.items())
     if len(nodes) < 3 or any(after <= before for (_, before), (_, after) in pairwise(nodes)):
         return
     first_step, first = nodes[0]
     last_step, last = nodes[-1]
-    # Some steps of many show it, if most of the graph is what they would have made since the first one.
+    # It grows in all steps, not only in these, if at this rate they would have made most of the last graph.
     if (last - first) / (last_step - first_step) * last_step >= last / 2:
-        where = seen.site("retain_graph") or seen.site("backward")
-        yield _CAUSES.found("graph_grows", where, seen=seen, first=nodes[0], last=nodes[-1])
+        where = symptoms.site("retain_graph") or symptoms.site("backward")
+        yield _CAUSES.found("graph_grows", where, symptoms=symptoms, first=nodes[0], last=nodes[-1])
 
 
-def _in_steps(seen: Symptoms) -> Found:
-    evidence = seen.evidence
-    for line, share in seen.lines(OWN):
+def _in_steps(symptoms: Symptoms) -> Found:
+    evidence = symptoms.evidence
+    for line, share in symptoms.lines(OWN):
         for name, cause in LIMIT.called.items():
             if share >= LEAST / 2 and line.calls and name in line.calls[0]:
                 yield _CAUSES.found(cause, line.where, share, text=line.text)
-    share = seen.share_of(AGAIN)
-    is_free = evidence.peak and evidence.peak <= LIMIT.much_free * evidence.memory
-    if share >= LEAST / 2 and is_free:  # computed twice, to save memory of which there is plenty
-        yield _CAUSES.found("checkpointing_without_need", seen.site("checkpointing"), share, seen=seen)
-    share = evidence.again * seen.share_of("backward")
-    if share >= LEAST / 2 and (where := seen.site("retain_graph")):
-        yield _CAUSES.found("backward_again", where, share, seen=seen)
+    share = symptoms.share_of(AGAIN)
+    has_room = evidence.peak and evidence.peak <= LIMIT.much_free * evidence.memory
+    if share >= LEAST / 2 and has_room:
+        where = symptoms.site("checkpointing")
+        yield _CAUSES.found("checkpointing_without_need", where, share, symptoms=symptoms)
+    share = evidence.again * symptoms.share_of("backward")
+    if share >= LEAST / 2 and (where := symptoms.site("retain_graph")):
+        yield _CAUSES.found("backward_again", where, share, symptoms=symptoms)
     if evidence.in_vain:
         line = evidence.in_vain[0]
-        share = seen.of_run(line.seconds)
+        share = symptoms.of_run(line.seconds)
         if share >= LEAST / 2:
             yield _CAUSES.found("gradients_in_vain", line.where, share, line=line)
-    share = seen.of_run(sum(evidence.in_hooks.values()))
+    share = symptoms.of_run(sum(evidence.in_hooks.values()))
     if share >= LEAST / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
-        yield _CAUSES.found("work_in_hooks", os.path.basename(place), share, seen=seen, text=text_at(place))
+        where, text = os.path.basename(place), text_at(place)
+        yield _CAUSES.found("work_in_hooks", where, share, symptoms=symptoms, text=text)
+    forward = next((line.where for line, _ in symptoms.lines("forward")), "")
     times, part = evidence.parametrized
     if times >= LIMIT.again and part >= LEAST / 2:
-        where = next((line.where for line, _ in seen.lines("forward")), "")
-        yield _CAUSES.found("parametrized_again", where, part * seen.run.running(STEPS), times=times)
-    where = seen.site("evaluation")
-    share = sum(part for line, part in seen.lines(OWN) if _calls_model(seen, line, where))
+        share = part * symptoms.run.running(STEPS)
+        yield _CAUSES.found("parametrized_again", forward, share, times=times)
+    where = symptoms.site("evaluation")
+    share = sum(part for line, part in symptoms.lines(OWN) if _calls_model(symptoms, line, where))
     if share >= LEAST and where:
         yield _CAUSES.found("model_without_gradients", where, share)
-    operators = median(evidence.nodes.values()) if evidence.nodes and not any(_graph_grows(seen)) else 0
-    each = sum(evidence.of_step.get(part, 0.0) for part in ("forward", "backward")) / max(1, operators)
-    share = seen.share_of("forward", "backward")
-    if operators >= LIMIT.many_operators and each <= LIMIT.call_s and share >= 2 * LEAST:
-        where = next((line.where for line, _ in seen.lines("forward")), "")
-        yield _CAUSES.found("small_operators", where, seen=seen, part=share, operators=operators, each=each)
+    count = median(evidence.nodes.values()) if evidence.nodes and not any(_graph_grows(symptoms)) else 0
+    call_s = sum(evidence.of_step.get(part, 0.0) for part in ("forward", "backward")) / max(1, count)
+    part = symptoms.share_of("forward", "backward")
+    if count >= LIMIT.many_operators and call_s <= LIMIT.call_s and part >= 2 * LEAST:
+        yield _CAUSES.found(
+            "small_operators", forward, symptoms=symptoms, part=part, operators=count, call_s=call_s
+        )
 
 
-def _zeros(seen: Symptoms) -> Found:
+def _zeros(symptoms: Symptoms) -> Found:
     """A matrix of zeros, if a product is what takes most of both passes."""
-    if not (seen.evidence.zeros and seen.evidence.operators):
+    if not (symptoms.evidence.zeros and symptoms.evidence.operators):
         return
-    line = seen.evidence.operators[0]
-    rows, columns, part = seen.evidence.zeros
+    line = symptoms.evidence.operators[0]
+    rows, columns, part = symptoms.evidence.zeros
     if re.search(LIMIT.product, line.text):
         yield _CAUSES.found("mostly_zeros", line.where, line=line, rows=rows, columns=columns, part=part)
 
 
-def _calls_model(seen: Symptoms, line: Line, evaluation: str) -> bool:
+def _calls_model(symptoms: Symptoms, line: Line, evaluation: str) -> bool:
     """Whether a line calls the model, as the line of an evaluation and those of the forward pass do."""
-    of_forward = {each.where for each, _ in seen.lines("forward")}
+    of_forward = {forward_line.where for forward_line, _ in symptoms.lines("forward")}
     is_loss = any(name.endswith("Loss.forward") for name in line.calls)
-    own = evaluation.partition(",")[0]  # without the line that calls it
-    is_of_model = line.where in of_forward or line.where == own
+    evaluation_line = evaluation.partition(",")[0]  # without the line that leads to it
+    is_of_model = line.where in of_forward or line.where == evaluation_line
     return line.calls_layer and is_of_model and not is_loss
 
 
-def _weights(seen: Symptoms) -> Found:
-    optimizers = sum(site.role == "optimizer" for site in seen.script.sites)
-    where = seen.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
-    evidence = seen.evidence
-    odd = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
-    for cause, part in odd.items():
+def _weights(symptoms: Symptoms) -> Found:
+    optimizers = sum(site.role == "optimizer" for site in symptoms.script.sites)
+    where = symptoms.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
+    evidence = symptoms.evidence
+    parts = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
+    for cause, part in parts.items():
         if part >= LEAST / 2:
             yield _CAUSES.found(cause, where, part=part)
     rows = evidence.rows
-    places = list(seen.lines("optimizer"))
-    part = sum(share for _, share in places)
+    steps = list(symptoms.lines("optimizer"))
+    part = sum(share for _, share in steps)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and part >= 2 * LEAST:
         share = part * rows.of_weights * (1 - rows.touched / rows.count)
-        yield _CAUSES.found("dense_embedding", places[0][0].where, share, seen=seen, part=part)
-    share = seen.share_of("optimizer")
+        yield _CAUSES.found("dense_embedding", steps[0][0].where, share, symptoms=symptoms, part=part)
+    share = symptoms.share_of("optimizer")
     if evidence.groups >= max(LIMIT.many_groups, 2 * evidence.group_kinds) and share >= LEAST / 2:
-        yield _CAUSES.found("many_parameter_groups", seen.site("groups"), share, seen=seen)
+        yield _CAUSES.found("many_parameter_groups", symptoms.site("groups"), share, symptoms=symptoms)
 
 
-def _memory(seen: Symptoms) -> Found:
-    memory, evidence = seen.memory, seen.evidence
+def _memory(symptoms: Symptoms) -> Found:
+    memory, evidence = symptoms.memory, symptoms.evidence
     if not memory or memory.steps < LIMIT.enough_steps:
         return
     kept = evidence.kept
     grew = memory.last - memory.first
     least = max(2 * MUCH_MEMORY, 0.1 * memory.first)
-    if kept:  # how many steps there were is chance
+    if kept:  # then less growth is enough, in proportion to the steps that were observed
         least = min(MUCH_MEMORY, max(LIMIT.sure_memory, LIMIT.memory_of_a_step * memory.steps))
-    # At their start, processes fill caches, and the first evaluation takes some, once: others grow on.
+    # A process that fills caches at its start, or a first evaluation, grows in one part of the time only.
     even = grew / max(1, len(memory.each))
     growing = [part for part in memory.each if part >= LIMIT.of_growth * even]
     if grew > least and len(growing) >= max(2, LIMIT.parts_that_grow * len(memory.each)):
         name, where = next(iter((kept or evidence.grown).items()), ("", ""))
-        yield _CAUSES.found("memory_grows", where, seen=seen, name=name, grew=grew)
+        yield _CAUSES.found("memory_grows", where, symptoms=symptoms, name=name, grew=grew)
 
 
 CAUSES = (_modes, _threads, _collections, _graph_grows, _in_steps, _zeros, _weights, _memory)
 
 
-def lines(seen: Symptoms, known: Sequence[Finding]) -> Found:
-    """Lines that take much and have no `known` cause: said as what they are."""
-    named = {finding.where for finding in known}
-    sites = seen.script.sites
+def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
+    """The lines that take much time, and are not the place of a finding."""
+    places = {finding.where for finding in findings}
+    sites = symptoms.script.sites
     passes = {os.path.basename(site.place) for site in sites if site.role in LIMIT.passes}
     backward_and_step = {os.path.basename(site.place) for site in sites if site.role in ("backward", "step")}
-    of_parts = {line.where for line in seen.evidence.lines if line.part not in (BETWEEN, OWN)}
-    sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
-    own = [step.parts[-1] for step in seen.run.plain] or [math.inf]  # the last of `OF_STEP`
-    look = seen.of_run(EVERY_S)  # the share of one: in few looks, much is chance
+    of_parts = {line.where for line in symptoms.evidence.lines if line.part not in (BETWEEN, OWN)}
+    sees_models = symptoms.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
+    own_s = [step.parts[-1] for step in symptoms.run.plain] or [math.inf]  # the last of `OF_STEP`
+    look = symptoms.of_run(EVERY_S)  # the share of one look: the share of a few looks varies by chance
     least = max(LEAST, LEAST / 2 + 3 * math.sqrt(LEAST * (1 - LEAST) * look))
-    backward, usual = seen.share_of("backward"), LIMIT.long_backward * seen.share_of("forward")
-    chance = math.sqrt((backward + LIMIT.long_backward * usual) * look)  # the deviation of the difference
-    is_long = backward - usual > 2 * chance
-    for line, share in seen.lines(OWN):
-        is_much = share >= LIMIT.much  # of a line that calls the model, too, such as a Jacobian
-        needed = LIMIT.losses if share > seen.share_of("forward", "backward") else LIMIT.needed
-        others = backward_and_step if is_much else passes | of_parts
+    backward, usual = symptoms.share_of("backward"), LIMIT.long_backward * symptoms.share_of("forward")
+    deviation = math.sqrt((backward + LIMIT.long_backward * usual) * look)  # of the difference
+    is_long = backward - usual > 2 * deviation
+    for line, share in symptoms.lines(OWN):
+        is_much = share >= LIMIT.much  # a line that calls the model counts, too, such as a Jacobian
+        exceeds_passes = share > symptoms.share_of("forward", "backward")
+        needed = LIMIT.losses if exceeds_passes else LIMIT.needed
+        excluded = places | (backward_and_step if is_much else passes | of_parts)
         is_needed = any(re.search(needed, name) for name in line.calls)
-        if share >= least and sees_models and line.where not in named | others and not is_needed:
-            is_rare = median(own) < line.seconds / seen.evidence.steps / 2  # a usual step spends less in all
+        if share >= least and sees_models and line.where not in excluded and not is_needed:
+            is_rare = median(own_s) < line.seconds / symptoms.evidence.steps / 2  # most steps run it rarely
             in_graph = is_long and share < backward
-            about = {"seen": seen, "line": line, "is_rare": is_rare, "in_graph": in_graph}
-            about["is_long"] = _call_s(seen, line) >= LIMIT.long_call_s
-            told = _CAUSES.found("own_line", line.where, share, **about)
-            yield structs.replace(told, cause="own_line_in_graph", limit="") if in_graph else told
-    # What is not in the graph has no backward pass, which usually takes longer; a compiled one says nothing.
-    is_longer = 0 < backward < seen.share_of("forward") and not seen.run.compiled
-    most = seen.share_of("forward") / 2
-    for line, share in seen.lines("forward"):
-        is_odd = is_longer or (share >= most and re.search(LIMIT.large_between, line.text))
-        if is_odd and share >= least and line.where not in named | backward_and_step and not line.calls_layer:
+            facts = {"symptoms": symptoms, "line": line, "is_rare": is_rare, "in_graph": in_graph}
+            facts["is_long"] = _call_s(symptoms, line) >= LIMIT.long_call_s
+            finding = _CAUSES.found("own_line", line.where, share, **facts)
+            yield structs.replace(finding, cause="own_line_in_graph", limit="") if in_graph else finding
+    # A backward pass usually takes longer than forward, unless much of forward has no gradients. The passes
+    # of a compiled model say nothing about that.
+    is_longer = 0 < backward < symptoms.share_of("forward") and not symptoms.run.compiled
+    half = symptoms.share_of("forward") / 2
+    for line, share in symptoms.lines("forward"):
+        is_odd = is_longer or (share >= half and re.search(LIMIT.large_between, line.text))
+        is_other = line.where not in places | backward_and_step and not line.calls_layer
+        if is_odd and is_other and share >= least:
             yield _CAUSES.found("line_of_forward", line.where, share, text=line.text, is_longer=is_longer)
     parts = ["backward", "optimizer"] if is_long else ["optimizer"]
-    for line, share in seen.lines(*parts):
-        if share >= least and line.where not in named | passes:
-            call_s = _call_s(seen, line)
-            about = {"decomposes": re.search(LIMIT.decomposes, line.text), "part": line.part}
-            about |= {"is_long": call_s >= LIMIT.long_call_s, "is_short": 0 < call_s <= LIMIT.short_call_s}
-            yield _CAUSES.found("line_of_pass", line.where, share, text=line.text, **about)
+    for line, share in symptoms.lines(*parts):
+        if share >= least and line.where not in places | passes:
+            call_s = _call_s(symptoms, line)
+            facts = {"decomposes": re.search(LIMIT.decomposes, line.text), "part": line.part}
+            facts |= {"is_long": call_s >= LIMIT.long_call_s, "is_short": 0 < call_s <= LIMIT.short_call_s}
+            yield _CAUSES.found("line_of_pass", line.where, share, text=line.text, **facts)
 
 
-def _call_s(seen: Symptoms, line: Line) -> float:
+def _call_s(symptoms: Symptoms, line: Line) -> float:
     """Seconds that each call from a loop takes; 0 if no loop was seen to call the function of the line."""
-    return line.seconds / seen.evidence.steps / line.times if line.times else 0.0
+    return line.seconds / symptoms.evidence.steps / line.times if line.times else 0.0
