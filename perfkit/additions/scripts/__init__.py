@@ -1,4 +1,4 @@
-"""Any training script as it is: its steps are seen, and switches are set from outside."""
+"""Any training script as it is: its steps are observed, and switches are set from outside."""
 
 COMMANDS = {
     "watch": (

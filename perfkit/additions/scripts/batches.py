@@ -1,8 +1,8 @@
-"""Which batches were for training: told by their order between evaluations and backward passes."""
+"""Which batches were for training, judging by their order between evaluations and backward passes."""
 
 from typing import Any, NamedTuple
 
-_KIND = "_perfkit_kind"  # kept in the loader: `id` is slow where audit hooks are set
+_KIND = "_perfkit_kind"  # an attribute of the loader: `id` is slow where audit hooks are set
 TRAINING, EVALUATION = "training", "evaluation"
 
 
@@ -15,11 +15,11 @@ class Fetched(NamedTuple):
 
 
 class BatchLedger:
-    """Notes batches, calls that evaluate, and backward passes, in their order."""
+    """Records batches, calls that evaluate, and backward passes, in their order."""
 
     def __init__(self) -> None:
-        self._fetched: list[Fetched] = []  # since the last backward pass
-        self._before_evaluation = 0  # how many of them came before an evaluation's last call
+        self._batches: list[Fetched] = []  # since the last backward pass
+        self._before_evaluation = 0  # how many of them came before the last call of an evaluation
 
     def kind(self, loader: Any) -> str | None:
         """Whether its batches are for `TRAINING` or for `EVALUATION`, if that is known."""
@@ -27,37 +27,38 @@ class BatchLedger:
         return kind
 
     def is_evaluating(self, loader: Any) -> bool:
-        """Whether its next batch is for an evaluation, as far as can be told before it is used."""
+        """Whether its next batch is probably for an evaluation."""
         kind = self.kind(loader)
         return bool(kind == EVALUATION or (kind is None and self._before_evaluation > 0))
 
     def fetch(self, loader: Any, samples: int, is_first: bool) -> None:
-        self._fetched.append(Fetched(loader, samples, is_first))
+        self._batches.append(Fetched(loader, samples, is_first))
 
     def evaluate(self) -> None:
-        self._before_evaluation = len(self._fetched)
+        self._before_evaluation = len(self._batches)
 
     def backward(self) -> tuple[list[Fetched], list[Fetched]]:
-        """Batches of the training and of evaluations, since the last backward pass.
+        """The batches of the training and those of evaluations, since the last backward pass.
 
-        A step takes one batch of a loader. So several of the last one, all of them before an evaluation's
-        last call, are the evaluation's; one alone may be trained on, too, with those that came with it.
+        A step takes one batch of a loader. So if the last loader gave several, all before the last call of an
+        evaluation, these are the evaluation's. A single one may be trained on, with those of other loaders.
         """
-        fetched = self._fetched
+        batches = self._batches
         before = self._before_evaluation
-        self._fetched = []
+        self._batches = []
         self._before_evaluation = 0
-        if len(fetched) == 1:  # as in most steps
-            fetched[0].loader.__dict__[_KIND] = TRAINING
-            return fetched, []
-        last = [batch for batch in fetched if batch.loader is fetched[-1].loader]
-        if len(fetched) == len({id(batch.loader) for batch in fetched}) == before:
-            before = 0  # one batch of each, as where a teacher sees them first
-        is_last_trained_on = len(last) == 1 or before < len(fetched)
+        if len(batches) == 1:  # as in most steps
+            batches[0].loader.__dict__[_KIND] = TRAINING
+            return batches, []
+        last_loader = batches[-1].loader if batches else None
+        of_last = [batch for batch in batches if batch.loader is last_loader]
+        if len(batches) == len({id(batch.loader) for batch in batches}) == before:
+            before = 0  # one batch of each loader, as where a teacher gets them first
+        is_last_trained_on = len(of_last) == 1 or before < len(batches)
         training = list[Fetched]()
         evaluation = list[Fetched]()
-        for number, batch in enumerate(fetched):
-            is_of_last = is_last_trained_on and batch.loader is fetched[-1].loader
+        for number, batch in enumerate(batches):
+            is_of_last = is_last_trained_on and batch.loader is last_loader
             is_known = batch.loader.__dict__.get(_KIND) == TRAINING
             if number >= before or is_of_last or is_known:
                 batch.loader.__dict__[_KIND] = TRAINING

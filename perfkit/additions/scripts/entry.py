@@ -16,26 +16,26 @@ VARIABLE = "PERFKIT_WATCH"
 
 
 def enter() -> None:
-    """Prepares this process to be watched; what it starts itself is not, but must leave files alone too."""
-    told = json.loads(os.environ.pop(VARIABLE))
+    """Prepares this process to be watched; processes that it starts are not, but must leave files alone."""
+    fields = json.loads(os.environ.pop(VARIABLE))
     paths = os.environ.pop("PYTHONPATH")
-    here, _, others = paths.partition(os.pathsep)
-    sys.path.remove(here)
+    folder, _, others = paths.partition(os.pathsep)
+    sys.path.remove(folder)
     if others:
         os.environ["PYTHONPATH"] = others
     if spec := importlib.machinery.PathFinder.find_spec("sitecustomize"):  # the user's own
         _load(spec)
-    _load(importlib.util.spec_from_file_location("perfkit", told["package"]))
+    _load(importlib.util.spec_from_file_location("perfkit", fields["package"]))
     from perfkit.additions.guard import landlock
     from perfkit.additions.guard.outputs import Outputs
     from perfkit.additions.shared.settings import Settings
 
-    settings = Settings(**told)
+    settings = Settings(**fields)
     outputs = Outputs(settings.scratch, settings.is_guarded, settings.more)
     sys.addaudithook(outputs.hook)
     if settings.is_guarded:
         landlock.restrict([os.path.dirname(settings.scratch), *outputs.writable])
-    if settings.address or not settings.is_guarded:  # a Python that this one starts comes here, too
+    if settings.address or not settings.is_guarded:  # a Python that this one starts enters here, too
         os.environ |= {VARIABLE: settings.handed_on().to_json(), "PYTHONPATH": paths}
     if settings.watcher:
         sys.path[:] = map(outputs.place, sys.path)  # the project may be installed, or on PYTHONPATH
@@ -54,7 +54,7 @@ class _AfterTorch:
         self._settings, self._outputs = settings, outputs
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As the import system asks it; a library may ask for torch before anybody imports it."""
+        """The spec of torch, which a library may ask for before anybody imports it."""
         if name != "torch":
             return None
         finders = [finder for finder in sys.meta_path if finder is not self]
@@ -64,9 +64,9 @@ class _AfterTorch:
 
             def exec_module(module: Any) -> None:
                 load(module)
-                from perfkit.lookup import load as find
+                from perfkit import lookup
 
-                find(self._settings.watcher)(self._settings, self._outputs)
+                lookup.load(self._settings.watcher)(self._settings, self._outputs)
 
             spec.loader.exec_module = exec_module
         return spec
@@ -75,6 +75,6 @@ class _AfterTorch:
 if VARIABLE in os.environ and __name__ == "sitecustomize":
     try:
         enter()
-    except BaseException as problem:  # Python would go on, and the script would not be kept from anything
+    except BaseException as problem:  # Python itself would go on, and run the script without a guard
         traceback.print_exception(problem)
         os._exit(70)

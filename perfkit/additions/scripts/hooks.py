@@ -1,4 +1,4 @@
-"""Where a script's torch is listened to, mostly at private names, and the check that they are as expected."""
+"""Hooks into a script's torch, mostly at private names, and a check that torch is as they expect."""
 
 import functools
 import inspect
@@ -12,13 +12,13 @@ import torch
 from perfkit import lookup
 from perfkit.additions.scripts.messages import failed
 
-CALL = "_compiled_call_impl"  # what a module calls first, if it has it
+CALL = "_compiled_call_impl"  # an attribute that a module calls first, if it has one
 TABLES = lookup.toml(__package__, "hooks")
 WRAPPED, USED, READ = TABLES["wrapped"], TABLES["used"], TABLES["read"]["names"]
 
 
 def check() -> None:
-    """Raises `RunFailed` if this version of torch is not as the hooks expect: it may be a new one."""
+    """Raises `RunFailed` if this version of torch, which may be a new one, is not as the hooks expect."""
     if problem := next(_problems(), ""):
         raise failed("torch", version=torch.__version__, problem=problem)
 
@@ -30,7 +30,7 @@ def _problems() -> Iterator[str]:
         except (ImportError, AttributeError):
             yield f"it has no {place}"
     for place, names in WRAPPED.items():
-        for name in names.split():  # none for a function in C, which has no signature
+        for name in names.split():  # none are listed for functions in C, which have no signature
             if name not in inspect.signature(resolve_name(place)).parameters:
                 yield f"{place} has no parameter {name}"
     for place, user in USED.items():
@@ -39,7 +39,7 @@ def _problems() -> Iterator[str]:
 
 
 def _names(code: CodeType) -> set[str]:
-    inner = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return {*code.co_names}.union(*inner)
 
 
@@ -54,33 +54,33 @@ def wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable
 
 
 def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
-    """Replaces a function of a module or class by a `wrapped` one."""
+    """Wraps a function of a module or a class."""
     setattr(holder, name, wrapped(getattr(holder, name), function))
 
 
 def wrap(place: str, function: Callable[..., Any]) -> None:
-    """Wraps one of the functions in `WRAPPED`."""
+    """Wraps a function that is listed in `WRAPPED`."""
     assert place in WRAPPED, f"{place} is not checked"
     holder, _, name = place.rpartition(".")
     around(resolve_name(holder), name, function)
 
 
 def listen(callback: Any, name: str) -> None:
-    """Wraps what a callback listens to, by those of its methods that `hooks.toml` names."""
+    """Wraps functions of torch with methods of a callback, as `hooks.toml` lists them."""
     for place, method in TABLES["listeners"][name].items():
         wrap(place, getattr(callback, method))
 
 
 class ModuleCalls:
-    """Calls of modules, where torch looks first: `torch.compile` would trace a patched `Module.__call__`."""
+    """Sees calls of modules by the attribute `CALL`: `torch.compile` would trace a patched `__call__`."""
 
     def __init__(self, unknown: Callable[..., Any]) -> None:
         self._unknown = unknown
-        self.are_seen(True)
+        self.set_active(True)
 
-    def are_seen(self, wanted: bool) -> None:
-        """Whether calls of modules without an own function are given to `unknown`, with the module first."""
-        setattr(torch.nn.Module, CALL, self if wanted else None)
+    def set_active(self, is_active: bool) -> None:
+        """Passes calls of modules without their own `CALL` to `unknown`, with the module first, or not."""
+        setattr(torch.nn.Module, CALL, self if is_active else None)
 
     def __get__(self, module: Any, kind: type) -> Any:
         if module is None or torch.compiler.is_compiling() or torch._C._is_tracing():

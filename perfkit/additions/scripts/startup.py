@@ -1,4 +1,4 @@
-"""Where a script is before its first step, which may take long, and which no step shows."""
+"""The time before a script's first step, which may be long, and which no step shows."""
 
 import _thread
 import threading
@@ -14,7 +14,7 @@ LIMIT = limits("startup")
 
 
 class ShallowSampler(Sampler):
-    """Gives up deep stacks: the thread that is looked at has to wait meanwhile."""
+    """Skips deep stacks: the thread that is looked at has to wait meanwhile."""
 
     def stack(self, frame: FrameType) -> tuple[Spot, ...]:
         outer: FrameType | None = frame
@@ -24,13 +24,13 @@ class ShallowSampler(Sampler):
 
 
 class StartUp:
-    """Looks at the thread that makes it, from another one, until the script takes its first step."""
+    """Looks at the thread that creates this, from another thread, until the script takes its first step."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._sampler = ShallowSampler(lambda: "before the first step", script.settings.place)
         self._main = threading.get_ident()
-        self._pause: Any = threading.Event()  # nobody sets it: a script may replace `time.sleep`
+        self._pause: Any = threading.Event()  # never set: a script may replace `time.sleep`
         _thread.start_new_thread(self._look, ())  # a script may wait for all others that `threading` knows
 
     def _look(self) -> None:
@@ -40,5 +40,5 @@ class StartUp:
             before = self._sampler.look(self._main, before)
 
     def lines(self) -> list[Line]:
-        """The lines that took most of it."""
+        """The lines that took most of the time."""
         return lines(dict(self._sampler.times))

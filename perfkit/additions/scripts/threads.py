@@ -1,4 +1,4 @@
-"""Threads of the script's own that compute while it trains: they share the interpreter, and the cores."""
+"""Threads that the script started and that compute while it trains: they share the interpreter and cores."""
 
 import keyword
 import os
@@ -23,56 +23,58 @@ _CALLS = re.compile(r"(\w+) ?\(")
 
 
 class Threads:
-    """The threads of a script from now on, but for the one that trains and those of torch and perfkit."""
+    """Threads of a script, except the one that trains and those of torch and perfkit."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._began = clock()
-        self._used = _cpu_s()
-        # Lines, and the functions of libraries that they called, by the thread's number in the system.
-        self._seen = dict[int, Counter[tuple[str, str]]]()
+        self._cpu_s_before = _cpu_s()
+        # By the thread's id in the system: lines, each with the library function that it called.
+        self._looks = dict[int, Counter[tuple[str, str]]]()
 
     def look(self) -> None:
-        """Notes where each of them is."""
+        """Notes the line of each thread."""
         frames = sys._current_frames()
         for thread in threading.enumerate():
             frame: Any = frames.get(thread.ident or 0)
             if thread.ident == self._script.steps.trainer or thread.native_id is None:
                 continue
-            called = ""
+            function = ""
             while frame and not is_users(frame.f_code.co_filename):
-                called = frame.f_code.co_name
+                function = frame.f_code.co_name
                 frame = frame.f_back
             if frame:
                 file = self._script.settings.place(os.path.realpath(frame.f_code.co_filename))
                 place = f"{file}:{frame.f_lineno}"
-                self._seen.setdefault(thread.native_id, Counter())[place, called] += 1
+                self._looks.setdefault(thread.native_id, Counter())[place, function] += 1
 
     def busy(self) -> Iterator[BusyThread]:
-        """Those that have used much of a core."""
-        passed_s = clock() - self._began
-        used = _cpu_s()
-        for number, seen in self._seen.items():
-            core = (used.get(number, 0.0) - self._used.get(number, 0.0)) / passed_s
+        """The threads that have used much of a core."""
+        elapsed_s = clock() - self._began
+        cpu_s = _cpu_s()
+        for thread_id, looks in self._looks.items():
+            core = (cpu_s.get(thread_id, 0.0) - self._cpu_s_before.get(thread_id, 0.0)) / elapsed_s
             if core >= LIMIT.much_of_core:
-                yield _busy(seen, min(1.0, core))
+                yield _busy(looks, min(1.0, core))
 
 
-def _busy(seen: Counter[tuple[str, str]], core: float) -> BusyThread:
-    looks = Counter[str]()  # by the line
-    asking = 0
-    for (place, called), count in seen.items():
-        looks[place] += count
-        if _asks(text_at(place), called):
-            asking += count
-    return BusyThread(max(looks, key=looks.__getitem__), core, asking >= LIMIT.mostly * looks.total())
+def _busy(looks: Counter[tuple[str, str]], core: float) -> BusyThread:
+    by_place = Counter[str]()
+    polling = 0
+    for (place, function), count in looks.items():
+        by_place[place] += count
+        if _only_polls(text_at(place), function):
+            polling += count
+    place = max(by_place, key=by_place.__getitem__)
+    return BusyThread(place, core, polling >= LIMIT.mostly * looks.total())
 
 
-def _asks(text: str, called: str) -> bool:
-    """Whether a line only asks whether something has come: it has no call that may compute."""
-    calls = {called, *_CALLS.findall(text)} - {"", *keyword.kwlist}
+def _only_polls(text: str, function: str) -> bool:
+    """Whether a line only polls: it waits in a loop or a condition, and calls nothing that may compute."""
+    calls = {function, *_CALLS.findall(text)} - {"", *keyword.kwlist}
     return bool(_WAITS.match(text)) and calls <= {*LIMIT.questions}
 
 
 def _cpu_s() -> dict[int, float]:
-    return {each.id: each.user_time + each.system_time for each in psutil.Process().threads()}
+    """CPU seconds by the thread's id in the system."""
+    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}

@@ -36,12 +36,12 @@ class Models(Callback):
 
     @contextlib.contextmanager
     def _ignoring_inner_calls(self) -> Iterator[None]:
-        self._calls.are_seen(False)
+        self._calls.set_active(False)
         try:
             yield
         finally:
             if not self._script.steps.count:  # later, a compiled model would be compiled again
-                self._calls.are_seen(True)
+                self._calls.set_active(True)
 
     def _first_call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script

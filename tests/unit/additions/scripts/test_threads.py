@@ -105,7 +105,7 @@ def test_a_thread_that_computes_in_a_library_is_not_told_to_wait(run):
     ],
 )
 def test_a_line_asks_if_it_calls_nothing_that_may_compute(text, called, asks):
-    assert threads._asks(text, called) == asks
+    assert threads._only_polls(text, called) == asks
 
 
 def test_a_thread_that_mostly_waits_is_nothing(run):
@@ -115,4 +115,4 @@ def test_a_thread_that_mostly_waits_is_nothing(run):
 def test_the_thread_that_trains_is_none_of_them():
     watched = Threads(Script(settings(), None))
     watched.look()
-    assert threading.get_native_id() not in watched._seen  # threads of other tests may live on
+    assert threading.get_native_id() not in watched._looks  # threads of other tests may live on
