@@ -1,4 +1,4 @@
-"""Data loaders: the one that feeds the training, what its data set holds, what a batch costs."""
+"""Data loaders: which one feeds the training, what its data set holds, what a batch costs."""
 
 import contextlib
 import functools
@@ -30,29 +30,29 @@ from perfkit.additions.shared.lines import Sampler, Seen, lines, merged
 from perfkit.additions.shared.tensors import attributes, samples_of, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
-_NOT_WALKED = str | bytes | int | float | torch.Tensor | numpy.ndarray | type | NpzFile  # it would be read
+_NOT_WALKED = str | bytes | int | float | torch.Tensor | numpy.ndarray | type | NpzFile  # it loads lazily
 _FILES = hooks.TABLES["files"]["names"]
 LIMIT = limits("loaders")
 
 
 class Watch:
-    """Times fetches of batches; in a worker it looks at the stacks, too, and leaves a file."""
+    """Times fetches of batches; in a worker, also looks at the stacks, and leaves the results in a file."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._folder = Path(script.settings.scratch).parent
-        self._here = Loading()
+        self._loading = Loading()
         self._sampler = Sampler(lambda: script.part, script.settings.place)
-        self._looking: contextlib.ExitStack | None = None  # in a worker whose batches are watched
-        self.evaluating = set[int]()  # workers, by process: what a loader is for is known after its batches
+        self._sampling: contextlib.ExitStack | None = None  # in a worker whose batches are watched
+        self.evaluating = set[int]()  # process ids of workers whose batches were for evaluations
 
     def fetch(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches the samples of a batch."""
         script = self._script
         in_worker = data._utils.worker._worker_info is not None
-        if in_worker and self._looking is None:
-            self._looking = contextlib.ExitStack()
-            self._looking.enter_context(self._sampler.running())
+        if in_worker and self._sampling is None:
+            self._sampling = contextlib.ExitStack()
+            self._sampling.enter_context(self._sampler.running())
         collate = fetcher.collate_fn
         fetcher.collate_fn = functools.partial(script.do, "collate", collate)
         start, wall = own_time(), clock()
@@ -60,47 +60,47 @@ class Watch:
             samples = script.do("data set", plain, fetcher, indices)
         finally:
             fetcher.collate_fn = collate
-        self._here.batches += 1
-        self._here.samples += len(indices) if isinstance(indices, list | tuple) else 1
-        self._here.seconds += own_time() - start
-        self._here.wall_s += clock() - wall
+        self._loading.batches += 1
+        self._loading.samples += len(indices) if isinstance(indices, list | tuple) else 1
+        self._loading.seconds += own_time() - start
+        self._loading.wall_s += clock() - wall
         if in_worker:
-            self._here.lines = lines(self._seen_in_worker())
+            self._loading.lines = lines(self._looks_in_worker())
             with script.files.ignored():
                 part = self._folder / f"loading-{os.getpid()}.part"
-                part.write_bytes(msgspec.json.encode(self._here))
+                part.write_bytes(msgspec.json.encode(self._loading))
                 part.replace(part.with_suffix(".json"))
         return samples
 
-    def _seen_in_worker(self) -> dict[Seen, float]:
-        """What looks saw of loading; the parts and the loop are of the process that a worker is a copy of."""
+    def _looks_in_worker(self) -> dict[Seen, float]:
+        """Times of loading, without the parts and the loop of the process that forked the worker."""
         loop = self._sampler.stack(sys._getframe())
-        seen = dict(self._sampler.times)  # looks go on meanwhile
+        times = dict(self._sampler.times)  # looks go on meanwhile
         return {
             (part, stack): seconds
-            for (part, stack), seconds in seen.items()
+            for (part, stack), seconds in times.items()
             if part in ("data set", "collate") and stack != loop
         }
 
     def end_looking(self) -> None:
-        """A batch is fetched that is not watched."""
-        if self._looking is not None:
-            self._looking.close()
-            self._looking = None
+        """Ends looking, at a batch that is not watched."""
+        if self._sampling is not None:
+            self._sampling.close()
+            self._sampling = None
 
     def total(self) -> Loading | None:
-        """Of this process and of all workers of the training; None if nothing was loaded."""
-        left_out = {f"loading-{process}.json" for process in self.evaluating}
-        files = [file for file in self._folder.glob("loading-*.json") if file.name not in left_out]
-        found = [self._here, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
-        total = Loading(lines=merged(line for each in found for line in each.lines))
+        """The loading of this process and of all workers of the training; None if nothing was loaded."""
+        excluded = {f"loading-{process}.json" for process in self.evaluating}
+        files = [file for file in self._folder.glob("loading-*.json") if file.name not in excluded]
+        loadings = [self._loading, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
+        total = Loading(lines=merged(line for loading in loadings for line in loading.lines))
         for name in ("batches", "samples", "seconds", "wall_s"):
-            setattr(total, name, sum(getattr(each, name) for each in found))
+            setattr(total, name, sum(getattr(loading, name) for loading in loadings))
         return total if total.batches else None
 
 
 def data_facts(loader: Any, asked_worker: int, drawn: int = 0) -> DataFacts:
-    """What a loader and its data set are."""
+    """The facts of a loader and its data set."""
     dataset: Any = getattr(loader, "dataset", None)
     facts = DataFacts(
         kind=type(dataset).__name__,
@@ -112,16 +112,16 @@ def data_facts(loader: Any, asked_worker: int, drawn: int = 0) -> DataFacts:
         can_batch=getattr(loader, "batch_size", 1) is None or hasattr(dataset, "__getitems__"),
     )
     count = -1
-    with contextlib.suppress(Exception):  # iterable ones have none
+    with contextlib.suppress(Exception):  # iterable data sets have no length
         count = len(dataset)
         facts.batches = len(loader)
-    held = dict(_held(dataset))
-    modules = {sys.modules.get(type(value).__module__) for value in (dataset, *held.values())}
-    global_ones = [named for module in modules for named in getattr(module, "__dict__", {}).items()]
-    for name, value in [*global_ones, *held.items()]:
+    members = dict(_members(dataset))
+    modules = {sys.modules.get(type(value).__module__) for value in (dataset, *members.values())}
+    module_globals = [item for module in modules for item in getattr(module, "__dict__", {}).items()]
+    for name, value in [*module_globals, *members.items()]:
         if isinstance(value, NpzFile) and not 0 <= count <= len(value.files):  # else each sample is an array
             facts.archives.append(name)
-    for name, value in held.items():
+    for name, value in members.items():
         if isinstance(value, _GENERATORS):
             facts.generators.append(name)
         elif isinstance(value, torch.Tensor | numpy.ndarray):
@@ -139,13 +139,13 @@ def data_facts(loader: Any, asked_worker: int, drawn: int = 0) -> DataFacts:
 
 
 def _is_open_file(value: Any) -> bool:
-    """Whether processes that are forked would read it at one position."""
+    """Whether a value is a file that forked processes would read at one shared position."""
     if f"{type(value).__module__}.{type(value).__name__}" not in _FILES or getattr(value, "closed", False):
         return False
     return not hasattr(value, "readable") or bool(value.readable())
 
 
-def _held(value: Any, name: str = "", depth: int = LIMIT.depth) -> Iterator[tuple[str, Any]]:
+def _members(value: Any, name: str = "", depth: int = LIMIT.depth) -> Iterator[tuple[str, Any]]:
     if not depth or isinstance(value, _NOT_WALKED):
         return
     inner: Any = {}
@@ -155,40 +155,40 @@ def _held(value: Any, name: str = "", depth: int = LIMIT.depth) -> Iterator[tupl
         inner = dict(enumerate(value))
     elif not isinstance(value, Mapping | list | tuple):
         with contextlib.suppress(Exception):  # a C extension may have no state
-            of_class = {key: part for key, part in vars(type(value)).items() if key[:2] != "__"}
+            of_class = {key: member for key, member in vars(type(value)).items() if key[:2] != "__"}
             inner = {**of_class, **attributes(value)} if depth == LIMIT.depth else attributes(value)
-    for key, part in inner.items():
-        known = f"{name}.{key}" if name else str(key)
-        yield known, part
-        yield from _held(part, known, depth - 1)
+    for key, member in inner.items():
+        full_name = f"{name}.{key}" if name else str(key)
+        yield full_name, member
+        yield from _members(member, full_name, depth - 1)
 
 
 def _objects(value: Any) -> int:
-    """About how many Python objects a long container holds: those of its first element for each of them."""
+    """About how many Python objects a long container holds, if all elements are like the first one."""
     first = next(iter(value.values() if isinstance(value, dict) else value))
     inner = first.values() if isinstance(first, dict) else first
-    each = 1
+    per_element = 1
     if isinstance(first, list | tuple | dict):
-        each += len(first) + sum(len(part) for part in inner if isinstance(part, list | tuple))
-    return len(value) * each
+        per_element += len(first) + sum(len(item) for item in inner if isinstance(item, list | tuple))
+    return len(value) * per_element
 
 
 def _fork_unless_chosen(loader: Any) -> None:
-    """Has workers forked, which looks then reach, also where Python (since 3.14) starts them by a server."""
-    usual = multiprocessing.get_all_start_methods()[0]  # also taken where a lock has been made
-    is_usual = multiprocessing.get_start_method(allow_none=True) in (None, usual)
-    if sys.platform == "linux" and loader.num_workers and is_usual and not loader.multiprocessing_context:
+    """Has workers forked, so that looks reach them: since Python 3.14 they are started by a server."""
+    default = multiprocessing.get_all_start_methods()[0]  # is set as well once a lock has been made
+    is_default = multiprocessing.get_start_method(allow_none=True) in (None, default)
+    if sys.platform == "linux" and loader.num_workers and is_default and not loader.multiprocessing_context:
         loader.multiprocessing_context = "fork"
 
 
 ARGUMENTS: dict[str, str] = hooks.TABLES["arguments"]  # switches that are arguments of `DataLoader`
-# What is noted at a loader.
-_SEEN, _KEEPS_WORKERS, _WORKERS = "_perfkit_seen", "_perfkit_keeps_workers", "_perfkit_workers"
+# Attributes that are set on a loader.
+_COPY, _KEEPS_WORKERS, _WORKERS = "_perfkit_copy", "_perfkit_keeps_workers", "_perfkit_workers"
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 
 
 class Loaders(Callback):
-    """The `DataLoader`s of a script, and what is known of each."""
+    """The `DataLoader`s of a script."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -197,7 +197,7 @@ class Loaders(Callback):
         self.watch = Watch(script)
         self._looks = 0
         self._is_fetching = False
-        self._sites: dict[int, Site] = {}  # by the data set
+        self._sites: dict[int, Site] = {}  # by the `id` of the data set
         self._batch_ids: set[int] = set()
         self._ledger = batches.BatchLedger()
         hooks.listen(self, "loaders")
@@ -222,23 +222,23 @@ class Loaders(Callback):
         plain(**arguments)
 
     def _iterate(self, plain: Any, loader: Any) -> Any:
-        """Makes an iterator, which may start workers, or begins again with one."""
-        part = "evaluation" if self._ledger.kind(_as_seen(loader)) == batches.EVALUATION else "start"
+        """Makes an iterator, which may start workers, or restarts one."""
+        part = "evaluation" if self._ledger.kind(_detached(loader)) == batches.EVALUATION else "start"
         self._script.fetching_since = self._script.fetching_since or clock()
         _fork_unless_chosen(loader)
         return self._script.do(part, plain, loader)
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        # The indices are those of the batches that are under way.
-        before = getattr(iterator, "_perfkit", None)
-        iterator._perfkit = SimpleNamespace(loader=_as_seen(loader), indices=deque(), has_begun=False)
-        if before and before.has_begun:  # it goes on with the workers of the epoch before
+        # `indices` has those of the batches that are under way.
+        previous = getattr(iterator, "_perfkit", None)
+        iterator._perfkit = SimpleNamespace(loader=_detached(loader), indices=deque(), has_begun=False)
+        if previous and previous.has_begun:  # the workers of the previous epoch go on
             iterator._perfkit.loader.__dict__[_KEEPS_WORKERS] = True
         plain(iterator, loader, *args, **kwargs)
         workers = getattr(iterator, "_workers", [])
         iterator._perfkit.ended = SimpleNamespace(_workers=workers)
-        known = iterator._perfkit.loader.__dict__.setdefault(_WORKERS, set())
-        known.update(worker.pid for worker in workers)
+        process_ids = iterator._perfkit.loader.__dict__.setdefault(_WORKERS, set())
+        process_ids.update(worker.pid for worker in workers)
 
     def _end_workers(self, plain: Any, iterator: Any) -> None:
         if threading.get_ident() == self._script.steps.trainer:
@@ -247,7 +247,7 @@ class Loaders(Callback):
             plain(iterator)
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
-        """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
+        """Records indices: they tell the samples of a batch, whatever the collate function returns."""
         if self._script.looked_at.value and self._script.part == "waiting":
             indices = self._script.do("sampler", plain, iterator)
         else:
@@ -287,14 +287,14 @@ class Loaders(Callback):
         return batch
 
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Sees where batches are copied; with `non_blocking` set, copies from the host do not wait."""
+        """Notes where batches are copied; if it is switched on, sets `non_blocking` for pinned tensors."""
         script = self._script
         flags = [arg for arg in args if isinstance(arg, bool)]  # `non_blocking`, as in `.cuda(0, True)`
-        named = args[0] if args else kwargs.get("device")
-        is_copy = plain.__name__ == "cuda" or isinstance(named, str | int | torch.device)
-        # Only the driver knows what is pinned, and takes time: a change of type does not ask it.
-        wanted = script.toggles.get("non_blocking") and not flags and is_copy
-        if wanted and not tensor.is_cuda and tensor.is_pinned():
+        target = args[0] if args else kwargs.get("device")
+        is_copy = plain.__name__ == "cuda" or isinstance(target, str | int | torch.device)
+        # `is_pinned` asks the driver, which takes time: it is not called for a change of type.
+        is_switched = script.toggles.get("non_blocking") and not flags and is_copy
+        if is_switched and not tensor.is_cuda and tensor.is_pinned():
             kwargs = {**kwargs, "non_blocking": True}
         if is_copy and id(tensor) in self._batch_ids and script.steps.are_first:
             script.copies.append({**kwargs, "non_blocking": True} if any(flags) else kwargs)
@@ -302,15 +302,15 @@ class Loaders(Callback):
         return plain(tensor, *args, **kwargs)
 
     def _ask_worker(self, plain: Any) -> Any:
-        """A data set that asks which worker it is divides itself; torch asks when it makes a batch."""
+        """Notes that a data set asks for its worker, so it splits itself; torch's `collate` asks, too."""
         if not sys._getframe(2).f_code.co_filename.endswith("collate.py"):
             self.asked_worker[0] = 1
         return plain()
 
     def _fetch_samples(self, plain: Any, fetcher: Any, possibly_batched_index: Any) -> Any:
-        """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
-        in_worker = data._utils.worker._worker_info is not None  # with the part in which it was started
-        part = self._script.part
+        """Fetches samples, in this process or in a worker, and notes whether random numbers are drawn."""
+        in_worker = data._utils.worker._worker_info is not None
+        part = self._script.part  # in a worker, the one in which it was started
         if self._script.looked_at.value and part != "evaluation" and (in_worker or part != "start"):
             return self.watch.fetch(plain, fetcher, possibly_batched_index)
         self.watch.end_looking()
@@ -343,14 +343,14 @@ class Loaders(Callback):
                     script.calls.sites["loader"] = [site]
 
 
-def _as_seen(loader: Any) -> Any:
-    """A loader as it is, but without its iterator: that ends its workers once the script lets go of it."""
-    seen = loader.__dict__.get(_SEEN)
-    if seen is None:
-        seen = object.__new__(type(loader))
-        seen.__dict__.update(loader.__dict__, _iterator=None)
-        loader.__dict__[_SEEN] = seen
-    return seen
+def _detached(loader: Any) -> Any:
+    """A copy of a loader without its iterator, whose workers end once the script lets go of it."""
+    copy = loader.__dict__.get(_COPY)
+    if copy is None:
+        copy = object.__new__(type(loader))
+        copy.__dict__.update(loader.__dict__, _iterator=None)
+        loader.__dict__[_COPY] = copy
+    return copy
 
 
 def _random_state() -> int:

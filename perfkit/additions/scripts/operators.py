@@ -1,7 +1,7 @@
-"""Which lines' operators take the time of backward passes, in one step, and for which gradients nobody asks.
+"""The time of operators in the backward passes of one step, by the line that made them.
 
 While torch looks for anomalies it notes, at each operator's node of the graph, the stack that made it. So the
-time of a node belongs to a line of the forward pass, though no Python runs in the backward pass.
+time of a node belongs to a line of the forward pass, although no Python runs in the backward pass.
 """
 
 import re
@@ -32,7 +32,7 @@ Function = tuple[str, str]
 
 @dataclass
 class _Operator:
-    """A node of a pass, in numbers: nodes themselves would keep what they hold in memory."""
+    """A node of a pass, without the node itself, which would keep tensors in memory."""
 
     seconds: float
     weight: int | None  # the `id` of the weight in whose gradient the pass ends here
@@ -43,46 +43,46 @@ class _Operator:
 
 @dataclass
 class _Pass:
-    """A backward pass. Weights are told by their `id`."""
+    """A backward pass. Weights are known by their `id`."""
 
     operators: list[_Operator]
     waiting: set[int]  # weights whose gradients no optimizer has taken yet
-    thrown_away: set[int] = field(default_factory=set)  # weights whose gradients none ever takes
-    is_taken: bool = False  # whether an optimizer has taken any: else the script may use them itself
+    thrown_away: set[int] = field(default_factory=set)  # weights whose gradients no optimizer ever takes
+    is_taken: bool = False  # whether an optimizer took any; if not, the script may use them itself
 
     def in_vain(self) -> list[_Operator]:
-        """The operators that lead to such weights only, if others train by this pass."""
+        """The operators that lead only to gradients that are thrown away, if others of the pass are taken."""
         if not (self.is_taken and self.thrown_away):
             return []
-        users = defaultdict[int, list[int]](list)
-        for at, each in enumerate(self.operators):
-            for before in each.leads_to:
-                users[before].append(at)
+        sources = defaultdict[int, list[int]](list)  # the operators that lead to each operator
+        for index, operator in enumerate(self.operators):
+            for target in operator.leads_to:
+                sources[target].append(index)
         no_use = {None, *self.thrown_away}
-        found = [at for at, each in enumerate(self.operators) if each.weight not in no_use]
+        front = [index for index, operator in enumerate(self.operators) if operator.weight not in no_use]
         needed = set[int]()
-        while found:
-            needed |= set(found)
-            found = [user for at in found for user in users[at] if user not in needed]
-        return [each for at, each in enumerate(self.operators) if at not in needed]
+        while front:
+            needed |= set(front)
+            front = [source for index in front for source in sources[index] if source not in needed]
+        return [operator for index, operator in enumerate(self.operators) if index not in needed]
 
 
 class OperatorTimes:
-    """Adds up seconds of operators in backward passes, by the innermost line of the user's that made them."""
+    """Adds up the seconds of operators in backward passes, by the innermost user's line that made them."""
 
     def __init__(self, script: Script, users: Callable[[str], str]) -> None:
         self.seconds = defaultdict[Place, float](float)
-        self.in_vain = defaultdict[Place, float](float)  # those of gradients that are thrown away
-        self.are_too_many = False  # operators of this step, so that nothing is known of it
+        self.in_vain = defaultdict[Place, float](float)  # for gradients that are thrown away
+        self.are_too_many = False  # whether the step has so many operators that they are not timed
         self._script = script
         self._users = users  # maps a file to the user's
         self._count = 0
         self._timers = dict[Any, _NodeTimer]()  # of the pass under way
-        self._caller: Function | None = None  # that asked for it
+        self._caller: Function | None = None  # of the pass under way
         self._passes = list[_Pass]()
 
     def time(self, roots: Any) -> None:
-        """Times the operators of the backward pass that begins, but not those of a pass within it."""
+        """Times the operators of the backward pass that begins, except for a pass within another one."""
         if self._script.steps.in_backward or self.are_too_many or is_capturing():
             return
         self._end_pass()
@@ -98,49 +98,49 @@ class OperatorTimes:
         self._timers = {node: _NodeTimer(self, node) for node in nodes}
 
     def _end_pass(self) -> None:
-        """Keeps numbers of the pass that has ended; its nodes are as they were, and may be freed."""
-        numbers = {node: at for at, node in enumerate(self._timers)}
+        """Records the pass that has ended, and lets go of its nodes."""
+        indices = {node: index for index, node in enumerate(self._timers)}
         operators = list[_Operator]()
         for node, timer in self._timers.items():
             timer.remove()
             lines = list(self._made_at(node))
-            leads_to = [numbers[before] for before, _ in node.next_functions if before in numbers]
-            own = (place for place, function in lines if function == self._caller)
+            leads_to = [indices[target] for target, _ in node.next_functions if target in indices]
+            callers = (place for place, function in lines if function == self._caller)
             made_at = lines[0][0] if lines else None
-            operators.append(_Operator(timer.seconds, _weight(node), leads_to, made_at, next(own, None)))
+            operators.append(_Operator(timer.seconds, _weight(node), leads_to, made_at, next(callers, None)))
             if made_at:
                 self.seconds[made_at] += timer.seconds
         self._timers = {}
         if operators:
-            weights = {each.weight for each in operators if each.weight is not None}
+            weights = {operator.weight for operator in operators if operator.weight is not None}
             self._passes.append(_Pass(operators, weights))
 
     def taken(self, weights: Collection[Any]) -> None:
         """An optimizer takes the gradients of these weights."""
         self._end_pass()
-        for each in self._passes:
-            taken = each.waiting & set(map(id, weights))
-            each.is_taken |= bool(taken)
-            each.waiting -= taken
+        for backward in self._passes:
+            taken = backward.waiting & set(map(id, weights))
+            backward.is_taken |= bool(taken)
+            backward.waiting -= taken
 
     def cleared(self, weights: Collection[Any]) -> None:
         """The gradients of these weights are set to zero."""
         self._end_pass()
-        for each in self._passes:
-            lost = each.waiting & set(map(id, weights))
-            each.thrown_away |= lost
-            each.waiting -= lost
+        for backward in self._passes:
+            lost = backward.waiting & set(map(id, weights))
+            backward.thrown_away |= lost
+            backward.waiting -= lost
 
     def now(self) -> float:
-        """The time when the device has done what was launched, without what is computed again."""
+        """The time when the device has done its work, minus the time of checkpointed forward passes."""
         synchronize(self._script.device)
         return clock() - self._script.steps.now.spent[AGAIN]
 
     def stop(self) -> None:
-        """Adds up what was in vain."""
+        """Adds up the seconds that were in vain."""
         self._end_pass()
-        for each in self._passes:
-            for operator in each.in_vain():
+        for backward in self._passes:
+            for operator in backward.in_vain():
                 if operator.called_at:
                     self.in_vain[operator.called_at] += operator.seconds
         self._passes.clear()
@@ -178,13 +178,13 @@ def _weight(node: Any) -> int | None:
 
 
 def look_for_anomalies(wanted: bool) -> None:
-    """Has torch note the stacks that make operators, or no longer; a mode that the script set stays."""
+    """Switches anomaly detection, which notes the stacks that make operators; a script's own mode stays."""
     if not (torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()):
         torch.set_anomaly_enabled(wanted, check_nan=False)
 
 
 def of_one_step(times: OperatorTimes) -> Generator[None, ScriptStep, None]:
-    """Has the next step timed, if it is a plain one, not compiled, and the script looks for no anomalies."""
+    """Times the operators of the next step, if nothing in it is compiled and no anomalies are looked for."""
     if compiled_graphs() or torch.is_anomaly_enabled():
         return
     look_for_anomalies(True)
@@ -193,34 +193,35 @@ def of_one_step(times: OperatorTimes) -> Generator[None, ScriptStep, None]:
     finally:
         look_for_anomalies(False)
         times.stop()
-    if step.marks or times.are_too_many:  # nothing can be said of it
+    if step.marks or times.are_too_many:  # it was not a plain step, or is known only in part
         times.seconds.clear()
         times.in_vain.clear()
 
 
 def lines_of(times: OperatorTimes, looks: Times) -> list[Line]:
-    """The lines whose operators take most of both passes, if these are some; `looks` were at other steps."""
+    """The lines whose operators take most of both passes, if any; `looks` are times of other steps."""
     forward = defaultdict[Place, float](float)
-    for (part, stack), spent in looks.items():
+    for (part, stack), seconds in looks.items():
         if stack and part in ("forward", OWN):
-            forward[stack[-1].place] += spent
-    backward = _as_looked(times.seconds, times, looks)
-    found = [_line(BOTH_PASSES, place, forward[place] + spent) for place, spent in backward.items()]
+            forward[stack[-1].place] += seconds
+    backward = _scaled(times.seconds, times, looks)
+    lines = [_line(BOTH_PASSES, place, forward[place] + seconds) for place, seconds in backward.items()]
     least = LIMIT.least_of_passes * sum(looks.values())
-    return sorted((line for line in found if line.seconds >= least), key=lambda line: -line.seconds)
+    return sorted((line for line in lines if line.seconds >= least), key=lambda line: -line.seconds)
 
 
 def lines_in_vain(times: OperatorTimes, looks: Times) -> list[Line]:
-    """The lines whose operators have a backward pass for gradients that are thrown away, in order."""
-    spent = _as_looked(times.in_vain, times, looks)
-    return [_line("backward", place, spent[place]) for place in sorted(spent, key=spent.__getitem__)[::-1]]
+    """The lines whose backward pass is for gradients that are thrown away, the largest first."""
+    seconds = _scaled(times.in_vain, times, looks)
+    largest_first = sorted(seconds, key=seconds.__getitem__, reverse=True)
+    return [_line("backward", place, seconds[place]) for place in largest_first]
 
 
-def _as_looked(seconds: Mapping[Place, float], times: OperatorTimes, looks: Times) -> dict[Place, float]:
-    """These seconds of the backward passes that were timed, in those that were looked at."""
-    looked_s = sum(spent for (part, _), spent in looks.items() if part == "backward")
+def _scaled(by_place: Mapping[Place, float], times: OperatorTimes, looks: Times) -> dict[Place, float]:
+    """Seconds of the backward passes that were timed, scaled to those that were looked at."""
+    looked_s = sum(seconds for (part, _), seconds in looks.items() if part == "backward")
     timed_s = sum(times.seconds.values())
-    return {place: looked_s * spent / timed_s for place, spent in seconds.items()}
+    return {place: looked_s * seconds / timed_s for place, seconds in by_place.items()}
 
 
 def _line(part: str, place: Place, seconds: float) -> Line:
