@@ -175,7 +175,7 @@ def _objects(value: Any) -> int:
 
 def _fork_unless_chosen(loader: Any) -> None:
     """Has workers forked, so that looks reach them: since Python 3.14 they are started by a server."""
-    default = multiprocessing.get_all_start_methods()[0]  # is set as well once a lock has been made
+    default = multiprocessing.get_all_start_methods()[0]  # creating a lock sets it
     is_default = multiprocessing.get_start_method(allow_none=True) in (None, default)
     if sys.platform == "linux" and loader.num_workers and is_default and not loader.multiprocessing_context:
         loader.multiprocessing_context = "fork"

@@ -1,4 +1,4 @@
-"""Where the wall time of a run goes: `RunAccount` adds up what was seen."""
+"""The account of a run: where its wall time goes."""
 
 import contextlib
 import statistics
@@ -18,12 +18,12 @@ LIMIT = messages.limits("run_account")
 
 
 class Evaluations(Callback):
-    """Knows whether the script evaluates; it has nothing to do in a plain step."""
+    """Notices when the script evaluates; costs nothing in a plain step."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._evaluating_since: float | None = None
-        self._has_evaluated = False  # a model has been set to, and none has trained since
+        self._has_evaluated = False  # whether a model is in eval mode since the last training pass
 
     def part_now(self) -> str:
         """What the script does at this moment."""
@@ -34,7 +34,7 @@ class Evaluations(Callback):
             self._script.calls.note("eval mode")
             self.on_evaluation()
         elif self._has_evaluated:
-            self._script.steps.now.marks.add("eval()")  # what it has done meanwhile may be nothing
+            self._script.steps.now.marks.add("eval()")  # even if no model was called in eval mode
         self._has_evaluated = not trains
 
     def on_evaluation(self) -> None:
@@ -43,34 +43,34 @@ class Evaluations(Callback):
             self._evaluating_since = self._script.fetching_since or clock()
 
     def on_training(self) -> None:
-        """An evaluation, if there was one, is over."""
+        """Ends an evaluation, if there was one."""
         if self._evaluating_since is not None:
             spent = self._script.steps.now.spent
-            known = spent["checkpoint"] + spent["start"] + spent["evaluated"]
-            spent["evaluated"] += max(0.0, clock() - self._evaluating_since - known)
+            others_s = spent["checkpoint"] + spent["start"] + spent["evaluated"]
+            spent["evaluated"] += max(0.0, clock() - self._evaluating_since - others_s)
         self._evaluating_since = None
         self._has_evaluated = False
 
 
 class RunAccount(Evaluations):
-    """Adds up the steps of a script while little but their time is looked at."""
+    """Adds up the steps of a script by part, and is cheap enough for steps that run at their own speed."""
 
     def __init__(self, script: Script) -> None:
         super().__init__(script)
         self._is_open = True  # from the first step on
-        is_watched = not script.settings.observers  # else it is compared, from outside
+        is_watched = not script.settings.observers  # else it is compared with another script
         self._sees_memory = is_watched
         self._start_up = StartUp(script) if is_watched else None
         self._plain = list[StepTime]()
-        self._marked = dict[int, ScriptStep]()  # by their numbers in the run
-        self._more_s = 0.0  # of plain steps that are not kept
+        self._marked = dict[int, ScriptStep]()  # by the number of the step in the run
+        self._unlisted_s = 0.0  # of plain steps that `_plain` does not have
         self._epochs = list[int]()
         self._count = 0
         self._imported_at = time.time()
         self._bytes_before = self._evaluation_bytes = 0
-        self._asked_at = 0.0  # for its memory, the last time
+        self._memory_at = 0.0  # when the memory was read last
         self._process = psutil.Process()
-        self._cpu_s = 0.0  # that the thread which trains had used at the end of the last step
+        self._cpu_s = 0.0  # of the thread that trains, at the end of the last step
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -81,14 +81,14 @@ class RunAccount(Evaluations):
             self._is_open = False
 
     def on_evaluation(self) -> None:
-        begins = self._evaluating_since is None
+        is_new = self._evaluating_since is None
         super().on_evaluation()
-        if self._is_open and self._sees_memory and (begins or clock() - self._asked_at >= LIMIT.every_s):
-            self._asked_at = clock()
-            now = self._process.memory_info().rss
-            if begins:
-                self._bytes_before = now
-            self._evaluation_bytes = max(self._evaluation_bytes, now - self._bytes_before)
+        if self._is_open and self._sees_memory and (is_new or clock() - self._memory_at >= LIMIT.every_s):
+            self._memory_at = clock()
+            resident = self._process.memory_info().rss
+            if is_new:
+                self._bytes_before = resident
+            self._evaluation_bytes = max(self._evaluation_bytes, resident - self._bytes_before)
 
     def on_end(self) -> None:
         self.on_training()
@@ -100,9 +100,9 @@ class RunAccount(Evaluations):
     def on_steps(self, steps: list[ScriptStep]) -> None:
         self.on_training()
         first = self._script.steps.count - len(steps) + 1
-        now = cpu_clock()
-        cpu_s = (now - self._cpu_s) / len(steps)
-        self._cpu_s = now
+        used_s = cpu_clock()
+        cpu_s = (used_s - self._cpu_s) / len(steps)
+        self._cpu_s = used_s
         for number, step in enumerate(steps, first):
             step.cpu_s = cpu_s
             if "new epoch" in step.marks:
@@ -115,14 +115,14 @@ class RunAccount(Evaluations):
             elif not self._script.looked_at.value and len(self._plain) < LIMIT.kept:
                 self._plain.append(_time_of(number, step))
             else:
-                self._more_s += step.seconds
+                self._unlisted_s += step.seconds
 
     def account(self, started: float, began: float) -> Account:
         plain, marked = self._plain, self._marked.values()
         usual_s = statistics.median(step.seconds for step in plain) if plain else None
         parts = defaultdict[str, float](float)
         parts[messages.START] = max(0.0, began - started)
-        parts[messages.STEPS] = self._more_s + sum(step.seconds for step in plain)
+        parts[messages.STEPS] = self._unlisted_s + sum(step.seconds for step in plain)
         for step in marked:
             for name, seconds in split(step, usual_s).items():
                 parts[name] += seconds
@@ -131,7 +131,7 @@ class RunAccount(Evaluations):
             imports_s=max(0.0, self._imported_at - started),
             steps=self._count,
             last=self._script.steps.count,
-            plain=plain or [_time_of(*each) for each in self._marked.items()],
+            plain=plain or [_time_of(number, step) for number, step in self._marked.items()],
             epochs=self._epochs,
             evaluations=sum(bool({"evaluation", "eval()"} & step.marks) for step in marked),
             marked=len(marked),
@@ -142,21 +142,21 @@ class RunAccount(Evaluations):
 
 
 def _time_of(number: int, step: ScriptStep) -> StepTime:
-    known = [step.waited, step.spent["forward"], step.spent["backward"], step.spent["optimizer"]]
-    own = max(0.0, step.seconds - sum(known))
-    return StepTime(number, step.seconds, [*known, own], step.cpu_s)
+    parts = [step.waited, step.spent["forward"], step.spent["backward"], step.spent["optimizer"]]
+    own_s = max(0.0, step.seconds - sum(parts))
+    return StepTime(number, step.seconds, [*parts, own_s], step.cpu_s)
 
 
 def split(step: ScriptStep, usual_s: float | None) -> dict[str, float]:
-    """The seconds of a step with something else in it, by part; what a usual step would take is a step."""
+    """The seconds of a marked step by part of the run; of these, `STEPS` has those of a usual step."""
     spent = step.spent
-    split = {messages.EPOCHS: spent["start"], messages.CHECKPOINTS: spent["checkpoint"]}
-    split[messages.EVALUATION] = spent["evaluated"]
-    rest = max(0.0, step.seconds - sum(split.values()))
-    if usual_s is None:  # no step was plain: how much of it was compiling is not known, most as a rule
-        return {**split, messages.COMPILING if "compilation" in step.marks else messages.STEPS: rest}
-    extra = rest - usual_s
-    if extra < usual_s:  # as long as a step may be
-        return {**split, messages.STEPS: rest}
-    more = messages.COMPILING if "compilation" in step.marks else messages.BETWEEN
-    return {**split, messages.STEPS: usual_s, more: extra}
+    parts = {messages.EPOCHS: spent["start"], messages.CHECKPOINTS: spent["checkpoint"]}
+    parts[messages.EVALUATION] = spent["evaluated"]
+    rest_s = max(0.0, step.seconds - sum(parts.values()))
+    if usual_s is None:  # no step was plain: most of a compiled one is usually compilation
+        return {**parts, messages.COMPILING if "compilation" in step.marks else messages.STEPS: rest_s}
+    extra_s = rest_s - usual_s
+    if extra_s < usual_s:  # no longer than some plain steps are
+        return {**parts, messages.STEPS: rest_s}
+    part = messages.COMPILING if "compilation" in step.marks else messages.BETWEEN
+    return {**parts, messages.STEPS: usual_s, part: extra_s}

@@ -1,4 +1,4 @@
-"""What trains in a script: outermost calls of models, backward passes, optimizers; the switches of these."""
+"""The training of a script: calls of models, backward passes, optimizers, and the switches of these."""
 
 import contextlib
 import functools
@@ -18,19 +18,19 @@ from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, Scrip
 from perfkit.additions.shared.tensors import attributes, first_tensor, samples, tensors
 
 LIMIT = limits("training")
-_BACKWARD = ("grad_tensors", "retain_graph", "create_graph")  # what `backward` takes after the tensors
+_BACKWARD = ("grad_tensors", "retain_graph", "create_graph")  # parameters of `backward` after the tensors
 
 
 class Models(Callback):
-    """The modules that a script calls itself, which the first steps show; what they call is left alone."""
+    """The models of a script: modules that it calls itself in its first steps, but not the layers in them."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self.is_compiled = False
-        self._trained_in_eval = set[nn.Module]()  # gradients have come back through them in that mode
-        self._device_type = "cpu"  # a script's own answer would list all parameters
-        self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
-        self._rows = Counter[int]()  # of inputs of its layers that are [batch, features]
+        self._trained_in_eval = set[nn.Module]()  # models that got gradients in eval mode
+        self._device_type = "cpu"  # kept, because `Script.device` lists all parameters
+        self._batch = 0  # samples of an input [sequence, batch, features] of a layer
+        self._rows = Counter[int]()  # how many inputs [batch, features] of layers have so many rows
         hooks.listen(self, "models")
         self._calls = hooks.ModuleCalls(self._first_call)
 
@@ -54,7 +54,7 @@ class Models(Callback):
                     call = self._adopt(module)
                 else:
                     script.tell(Callback.on_evaluation)
-                    call = functools.partial(self._followed, module, call)
+                    call = functools.partial(self._observed, module, call)
             return call(*args, **kwargs)
 
     def _trains(self, model: nn.Module) -> bool:
@@ -72,9 +72,9 @@ class Models(Callback):
         call = call or model._call_impl
         if script.toggles.get("compile"):
             call = torch.compile(call)
-        own = functools.partial(self._called, model, call)
-        model.__dict__[hooks.CALL] = own  # a compiled model would hand an attribute on to what it wraps
-        return own
+        function = functools.partial(self._called, model, call)
+        model.__dict__[hooks.CALL] = function  # not by `setattr`, which a compiled model hands on
+        return function
 
     def _compile_in_place(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         with self._ignoring_inner_calls():
@@ -82,7 +82,7 @@ class Models(Callback):
         self._adopt(model)
 
     def _set_mode(self, plain: Any, model: Any, mode: bool = True) -> Any:
-        if hooks.CALL in model.__dict__:  # one that the script calls; layers are set one by one
+        if hooks.CALL in model.__dict__:  # a model of the script; its layers are set one by one
             self._script.tell(Callback.on_mode, mode)
         return plain(model, mode)
 
@@ -93,7 +93,7 @@ class Models(Callback):
 
     def _called(self, model: nn.Module, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script, steps = self._script, self._script.steps
-        if steps.in_backward:  # computed again, by checkpointing
+        if steps.in_backward:  # checkpointing repeats a forward pass
             return call(*args, **kwargs)
         if not self._trains(model):
             return self._evaluated(model, call, *args, **kwargs)
@@ -108,10 +108,10 @@ class Models(Callback):
         self._feed(args or kwargs)
         return output
 
-    def _feed(self, given: Any) -> None:
-        """Counts what a model was called with; the first such call since a backward pass counts for all."""
+    def _feed(self, inputs: Any) -> None:
+        """Counts the samples of an input; its elements only at the first call since a backward pass."""
         steps = self._script.steps
-        tensor = first_tensor(given)
+        tensor = first_tensor(inputs)
         if tensor is not None and not steps.inputs.given:
             steps.now.elements += tensor.numel()
         steps.inputs.given = max(steps.inputs.given, samples(tensor, self._batch))
@@ -124,20 +124,20 @@ class Models(Callback):
         script = self._script
         script.tell(Callback.on_evaluation)
         script.calls.note("evaluation with gradients" if torch.is_grad_enabled() else "evaluation")
-        output = script.do("evaluation", self._followed, model, call, *args, **kwargs)
+        output = script.do("evaluation", self._observed, model, call, *args, **kwargs)
         if not model.training:
             script.steps.now.marks.add("evaluation")
         return output
 
-    def _followed(self, model: nn.Module, call: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """A call that seems to evaluate; gradients that come back to it show that it trains, in eval mode."""
+    def _observed(self, model: nn.Module, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a model that seems to evaluate; gradients that come back show that it trains in eval mode."""
         step = self._script.steps.now
         was_marked = "evaluation" in step.marks
 
         def trains(_gradients: Any) -> None:
             self._trained_in_eval.add(model)
             self._script.calls.sites.pop("evaluation with gradients", None)
-            if not was_marked:  # by an evaluation before it
+            if not was_marked:  # else by an earlier evaluation
                 step.marks.discard("evaluation")
                 step.spent["evaluated"] = 0.0
 
@@ -158,16 +158,16 @@ class Models(Callback):
         self._rows.clear()
         with self._ignoring_inner_calls(), hook:
             output = call(*args, **kwargs)
-        given = first_tensor(args or kwargs)
-        if given is not None and given.dim() == 3 and self._rows[given.shape[1]] >= given.shape[0]:
-            self._batch = given.shape[1]  # a layer is called for each step of a sequence
+        tensor = first_tensor(args or kwargs)
+        if tensor is not None and tensor.dim() == 3 and self._rows[tensor.shape[1]] >= tensor.shape[0]:
+            self._batch = tensor.shape[1]  # a layer is called for each step of a sequence
         largest = max(filter(torch.is_floating_point, tensors(output)), key=torch.Tensor.dim, default=None)
         if largest is not None:
             script.outputs = torch.empty_like(largest, device="meta")  # its memory is not kept
         return output
 
-    def _look(self, module: nn.Module, given: Any) -> None:
-        for tensor in tensors(given):
+    def _look(self, module: nn.Module, inputs: Any) -> None:
+        for tensor in tensors(inputs):
             if tensor.dim() == 2:
                 self._rows[tensor.shape[0]] += 1
             elif tensor.dim() == 3 and not getattr(module, "batch_first", True):
@@ -175,38 +175,38 @@ class Models(Callback):
 
 
 def _in_32_bits(value: Any) -> Any:
-    """Turns bfloat16 into float32, in which autocast computes losses anyway; changes objects in place."""
+    """Converts bfloat16 to float32, in which autocast computes losses anyway; changes objects in place."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype == torch.bfloat16 else value
-    for name, part in attributes(value).items():
-        if isinstance(part, torch.Tensor | list | tuple | dict):
-            object.__setattr__(value, name, tree_map(_in_32_bits, part))
+    for name, member in attributes(value).items():
+        if isinstance(member, torch.Tensor | list | tuple | dict):
+            object.__setattr__(value, name, tree_map(_in_32_bits, member))
     return value
 
 
 class Updates(Callback):
-    """What changes the weights: backward passes, and the steps of optimizers."""
+    """Backward passes and the steps of optimizers, which change the weights."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._count = 0  # steps of optimizers
-        self._gradients = 0  # taken without a backward pass
-        self._has_graph = False  # whether the gradients have a graph, through which nothing has gone yet
-        self._optimizers = dict[object, Any]()  # those that have made a step, by what they train
+        self._gradients = 0  # calls of `grad`, which make no backward pass
+        self._has_graph = False  # whether the gradients have a graph that nothing has gone through yet
+        self._optimizers = dict[object, Any]()  # optimizers that have made a step, by `trained_by`
         hooks.listen(self, "updates")
 
     def _backward(self, plain: Callable[..., None], tensors: Any, *args: Any, **kwargs: Any) -> None:
         script, steps = self._script, self._script.steps
         if not isinstance(tensors, torch.Tensor | GradientEdge):
-            tensors = tuple(tensors)  # torch takes a generator as well, which a look would empty
+            tensors = tuple(tensors)  # torch accepts a generator, too, which a look would exhaust
         script.begin_pass()
-        given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
-        retains, makes_graph = bool(given.get("retain_graph")), bool(given.get("create_graph"))
+        arguments = dict(zip(_BACKWARD, args, strict=False)) | kwargs
+        retains, makes_graph = bool(arguments.get("retain_graph")), bool(arguments.get("create_graph"))
         script.tell(Callback.on_graph, tensors, retains or makes_graph)
-        if retains or makes_graph:  # a graph of gradients has the one before it as a part
+        if retains or makes_graph:  # a graph of gradients contains the one before it
             script.calls.note("graph_of_gradients" if makes_graph else "retain_graph")
-        if steps.in_backward:  # of a part that is computed again
+        if steps.in_backward:  # of a part that checkpointing repeats
             return plain(tensors, *args, **kwargs)
         script.tell(Callback.on_backward)
         if steps.count < MOST_LOOKS:
@@ -219,14 +219,14 @@ class Updates(Callback):
         try:
             script.do("backward", plain, tensors, *args, **kwargs)
             script.backwards += 1
-            self._has_graph = makes_graph  # this pass may have gone through that of an earlier one
-            if not script.calls.sites["optimizer"]:  # then the script changes its weights itself
+            self._has_graph = makes_graph  # an earlier graph of gradients may have been used by this pass
+            if not script.calls.sites["optimizer"]:  # the script changes its weights itself
                 steps.updated(self)
         finally:
             steps.in_backward = False
 
     def _grad(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A gradient that is no backward pass; a training with such ones alone has no steps to be seen."""
+        """Counts a gradient without a backward pass: a training of such gradients alone shows no steps."""
         if torch.compiler.is_compiling():
             return plain(*args, **kwargs)
         self._gradients += 1
@@ -258,10 +258,10 @@ class Updates(Callback):
         return hooks.wrapped(plain(args[-1]), self._step)
 
     def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """A step that a gradient scaler leaves out, because gradients overflowed, counts too."""
-        before = self._count
+        """Counts a step that a gradient scaler skips, because gradients overflowed, as a step."""
+        count = self._count
         result = plain(scaler, optimizer, *args, **kwargs)
-        if self._count == before:
+        if self._count == count:
             self._step(lambda _: None, optimizer)
         return result
 
@@ -269,33 +269,33 @@ class Updates(Callback):
         script = self._script
         if script.steps.count < MOST_LOOKS:
             script.calls.note("step")
-        trained = trained_by(optimizer)
-        if self._optimizers.get(trained) is not optimizer:
-            self._optimizers[trained] = script.optimizer = optimizer
+        key = trained_by(optimizer)
+        if self._optimizers.get(key) is not optimizer:
+            self._optimizers[key] = script.optimizer = optimizer
             script.optimizers = list(self._optimizers.values())
         if args or kwargs:
-            args, kwargs = tree_map(self._as_own, (args, kwargs))
+            args, kwargs = tree_map(self._as_own_code, (args, kwargs))
         if script.looked_at.value:
             script.tell(Callback.on_gradients, optimizer)
         result = script.do("optimizer", plain, optimizer, *args, **kwargs)
         self._count += 1
-        if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
+        if not script.backwards:  # `torch.func` made the gradients: this takes the place of a backward pass
             script.begin_pass()
             script.tell(Callback.on_backward)
-        script.steps.updated(trained)
+        script.steps.updated(key)
         return result
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
-        if self._has_graph:  # not even the optimizer has gone through it
+        if self._has_graph:  # the optimizer has not gone through it either
             self._script.unused_graphs += 1
             self._has_graph = False
 
-    def _as_own(self, given: Any) -> Any:
-        # What a closure does, such as forward and backward, is not the optimizer's own work.
-        return functools.partial(self._script.do, OWN, given) if callable(given) else given
+    def _as_own_code(self, argument: Any) -> Any:
+        # A closure runs forward and backward passes, which are not the optimizer's own work.
+        return functools.partial(self._script.do, OWN, argument) if callable(argument) else argument
 
 
 def trained_by(optimizer: Any) -> tuple[type, int, int]:
-    """What an optimizer trains: the same for one that a script makes anew for the same weights."""
+    """A key of an optimizer: equal for one that a script makes again for the same weights."""
     weights = optimizer.param_groups[0]["params"]
     return type(optimizer), len(weights), id(weights[0] if weights else optimizer)
