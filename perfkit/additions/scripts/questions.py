@@ -1,4 +1,4 @@
-"""What a script can be asked at the end of a step, and `listen`, which has its process answer."""
+"""Questions to a script, answered at the ends of its steps; `listen` makes a script's process answer."""
 
 import atexit
 import contextlib
@@ -44,12 +44,12 @@ LIMIT = messages.limits("questions")
 
 
 class Ended(Exception):
-    """The script has come to its end while a question was answered."""
+    """The script has ended while a question was being answered."""
 
 
 @dataclass(eq=False)
 class Questions(Procedures):
-    """Answers from what the callbacks of a script have noted."""
+    """The questions that a script answers, from what its callbacks have recorded."""
 
     subject: Script
     loaders: Loaders
@@ -66,7 +66,7 @@ class Questions(Procedures):
         super().__init__(self.report, clock)
 
     def begin(self, steps: list[ScriptStep]) -> None:
-        """Is told the first steps, before anything is asked."""
+        """Records the first steps, before any question."""
         checks.synchronize(self.subject.device)  # the host is ahead of a GPU
         known_s = sum(step.seconds for step in steps[:-1])
         steps[-1].seconds = clock() - self.subject.steps.since - known_s
@@ -77,17 +77,17 @@ class Questions(Procedures):
     def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Procedure:
         """`TrainingReport`: first steps, whose losses are kept, then a warm-up, equally long on all sides."""
         script = self.subject
-        until = clock() + LIMIT.warmup_longer * warmup_s
+        deadline = clock() + LIMIT.warmup_longer * warmup_s
         first = yield from self.take(loss_steps, "first steps", early=self.early)
-        warm = yield from self.take(1, "warm-up", warmup_steps, lambda: clock() > until)
+        warm = yield from self.take(1, "warm-up", warmup_steps, lambda: clock() > deadline)
         self._step_s = statistics.median(warm.step_s[-WINDOW:])
         checks.reset_peak(script.device)
         backwards = round(len(first.steps) * script.backwards / max(1, script.steps.count))
         facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
         if self.loaders.drawn[0]:
             facts["data"] = messages.RandomData.DRAWN
-        elif script.loader is not None and (own := data_facts(script.loader, 0).generators):
-            facts |= {"data": messages.RandomData.HELD, "generators": ", ".join(own)}
+        elif script.loader is not None and (generators := data_facts(script.loader, 0).generators):
+            facts |= {"data": messages.RandomData.HELD, "generators": ", ".join(generators)}
         return TrainingReport(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
             facts={"step": script.step_in_words(), **facts},
@@ -100,7 +100,7 @@ class Questions(Procedures):
         )
 
     def slice(self, samples: int, seconds: float) -> Procedure:
-        """See `Procedures`; a step before it is looked at, as nothing is in those that are timed."""
+        """See `Procedures`. An untimed step comes before it, which observers may look at."""
         if not self.observers:
             return (yield from super().slice(samples, seconds))
         self._slices += 1
@@ -113,7 +113,7 @@ class Questions(Procedures):
             self.subject.is_timed = False
 
     def reach(self, samples: int) -> Procedure:
-        """Goes on until so many samples have been trained on in all; returns how many have."""
+        """Goes on until the script has trained on so many samples in total; returns that total."""
         steps = self.subject.steps
         while steps.count * self.subject.samples_per_step < samples:
             yield
@@ -122,7 +122,7 @@ class Questions(Procedures):
     def describe(self) -> messages.ScriptFacts:
         script, loader = self.subject, self.subject.loader
         models = [getattr(model, "_orig_mod", model) for model in script.model]
-        inner = [each.module if isinstance(each, DistributedDataParallel) else each for each in models]
+        inner = [model.module if isinstance(model, DistributedDataParallel) else model for model in models]
         return messages.ScriptFacts(
             device=script.device.type,
             facts=checks.facts(script.device),
@@ -137,7 +137,7 @@ class Questions(Procedures):
             samples_per_step=script.samples_per_step,
             convolves=any(isinstance(module, nn.modules.conv._ConvNd) for module in script.modules()),
             settings=self._settings(),
-            refused=self._why_not(),
+            refused=self._refusals(),
             saved_bytes=script.saved_bytes,
             state_bytes=_state_bytes(script),
             sites=[site for sites in script.calls.sites.values() for site in sites],
@@ -145,21 +145,22 @@ class Questions(Procedures):
         )
 
     def observe(self, steps: int, seconds: float = math.inf, limit_s: float = math.inf) -> Procedure:
-        """`Observation` of plain steps: fewer if the script ends or they take long; others if none comes."""
-        until, latest = clock() + seconds, clock() + limit_s
+        """`Observation` of plain steps: fewer if the script ends or is slow; marked ones if none is plain."""
+        plain_until, marked_until = clock() + seconds, clock() + limit_s
 
         def is_over() -> bool:
             taken = self.under_way
-            return bool(taken.counted or taken.marks) and clock() > (until if taken.counted else latest)
+            until = plain_until if taken.counted else marked_until
+            return bool(taken.counted or taken.marks) and clock() > until
 
         with self.run_account.counting():
             try:
                 if LIMIT.many * self.early[-1].seconds < seconds:
                     yield from self.warm_up(min(LIMIT.warmup_s, seconds / 10))
                     steps = max(steps, math.ceil(LIMIT.least_s / self._step_s))
-                known = -1
-                while known < len(self.subject.optimizers):  # one that shows up later makes steps longer
-                    known = len(self.subject.optimizers)
+                count = -1
+                while count < len(self.subject.optimizers):  # one that is added later makes steps longer
+                    count = len(self.subject.optimizers)
                     yield from self.take(0, "measuring", steps, is_over)
                 if not self.under_way.counted:
                     self.count_marked()
@@ -171,11 +172,11 @@ class Questions(Procedures):
         return messages.Observation(block=self.under_way.timed())
 
     def run_on(self, steps: float = math.inf, seconds: float = math.inf) -> Procedure:
-        """Goes on at the script's own speed, until so many steps or for so many seconds; whether it ended."""
-        until = clock() + seconds
+        """Goes on at the script's own speed, to a step or for some seconds; returns whether it ended."""
+        deadline = clock() + seconds
         with self.run_account.counting():
             try:
-                while self.subject.steps.count < steps and clock() < until:
+                while self.subject.steps.count < steps and clock() < deadline:
                     yield
             except Ended:
                 return True
@@ -186,56 +187,56 @@ class Questions(Procedures):
 
     def _settings(self) -> dict[str, Any]:
         script = self.subject
-        unknown = {*ARGUMENTS} if script.loader is None else set()
+        missing = {*ARGUMENTS} if script.loader is None else set()
         view = script.view()
-        values = {name: getattr(view, name)()[0] for name in messages.SETTABLE if name not in unknown}
+        values = {name: getattr(view, name)()[0] for name in messages.SETTABLE if name not in missing}
         return {name: value for name, value in values.items() if value is not None}
 
-    def _why_not(self) -> dict[str, str]:
+    def _refusals(self) -> dict[str, str]:
         script = self.subject
         loader = script.loader
-        why = messages.TEXTS["refused"]
+        texts = messages.TEXTS["refused"]
         edits = messages.TEXTS["by_hand"]
         reasons = {name: f"needs the script's own code: {edit}" for name, edit in edits.items()}
         if script.device.type != "cuda":
             on_cuda = [name for name, switch in switches().items() if switch.needs == "cuda"]
-            reasons |= dict.fromkeys(on_cuda, why["not_on_cuda"])
+            reasons |= dict.fromkeys(on_cuda, texts["not_on_cuda"])
         if loader is None:
-            reasons |= dict.fromkeys(ARGUMENTS, why["no_loader"])
+            reasons |= dict.fromkeys(ARGUMENTS, texts["no_loader"])
         elif not isinstance(loader, data.DataLoader):
             library = type(loader).__module__.split(".")[0]
-            reasons |= dict.fromkeys(ARGUMENTS, why["other_loader"].format(library=library))
+            reasons |= dict.fromkeys(ARGUMENTS, texts["other_loader"].format(library=library))
         else:
             if type(loader.batch_sampler) is not data.BatchSampler:
-                reasons["batch_size"] = why["batch_sampler"]
+                reasons["batch_size"] = texts["batch_sampler"]
             is_split = self.loaders.asked_worker[0] or loader.worker_init_fn is not None
             if isinstance(loader.dataset, data.IterableDataset) and not (loader.num_workers or is_split):
-                reasons["workers"] = why["not_split"]
+                reasons["workers"] = texts["not_split"]
         if not script.model:
-            reasons |= dict.fromkeys(("amp", "channels_last", "compile"), why["no_model"])
+            reasons |= dict.fromkeys(("amp", "channels_last", "compile"), texts["no_model"])
         elif all(p.dim() != 4 for p in script.parameters()):
-            reasons["channels_last"] = why["no_images"]
+            reasons["channels_last"] = texts["no_images"]
         if checks.facts(script.device).bf16 is False:
-            reasons["amp"] = why["no_bf16"]
+            reasons["amp"] = texts["no_bf16"]
         if self.models.is_compiled:
-            reasons["compile"] = why["compiled"]
+            reasons["compile"] = texts["compiled"]
         if not script.optimizers:
-            reasons["optimizer_impl"] = why["no_optimizer"]
+            reasons["optimizer_impl"] = texts["no_optimizer"]
         elif any("foreach" not in group for group in script.groups()):
             name = type(script.optimizer).__name__
-            reasons["optimizer_impl"] = why["one_implementation"].format(optimizer=name)
+            reasons["optimizer_impl"] = texts["one_implementation"].format(optimizer=name)
         return reasons
 
 
 @dataclass(eq=False)
 class Line:
-    """The line to the parent. It may be missing: processes that the script forks have none."""
+    """The line to the parent; processes that the script forks have none."""
 
     connection: Connection | None = None
 
     def send(self, message: Any) -> None:
         if self.connection:
-            with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
+            with contextlib.suppress(OSError):  # `questions` ends once the parent is gone
                 self.connection.send(message)
 
     def questions(self) -> Iterator[Question]:
@@ -251,14 +252,14 @@ class Line:
 
 
 class Answering(Callback):
-    """Answers the questions that come over a line, at the end of steps: the script waits meanwhile."""
+    """Answers the questions of a line at the ends of steps; the script waits meanwhile."""
 
     def __init__(self, questions: Questions, line: Line) -> None:
         self._script = questions.subject
         self._program = self._script.settings.program
         self._questions = questions
         self._line = line
-        self._answers: Procedure | None = None  # under way from the first steps on
+        self._answers: Procedure | None = None  # from the first steps on
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         if self._line.connection is None:
@@ -268,15 +269,15 @@ class Answering(Callback):
                 self._questions.begin(steps)
                 _note_safetensors(self._script)
                 self._answers = self._answer_all()
-                self._give(None)
+                self._resume(None)
                 return
             for step in steps:
-                if self._line.connection.poll():  # nothing is asked meanwhile: the parent has closed its end
+                if self._line.connection.poll():  # no question comes meanwhile: the parent has closed its end
                     os._exit(0)
-                self._give(step)
+                self._resume(step)
 
-    def _give(self, step: ScriptStep | None) -> None:
-        """Goes on with the answers. Ends this process if the parent has closed its end of the line."""
+    def _resume(self, step: ScriptStep | None) -> None:
+        """Resumes answering. Ends this process if the parent has closed its end of the line."""
         assert self._answers
         try:
             self._answers.send(step)
@@ -284,7 +285,7 @@ class Answering(Callback):
             os._exit(0)  # no `finally`, `atexit` or checkpoint of the script runs any more
 
     def end(self) -> None:
-        """Is called when the script has ended: questions that need steps are told that there are no more."""
+        """Ends answering when the script has ended: a question that needs steps gets a failure."""
         if self._line.connection is None:
             return
         if self._answers is None:
@@ -298,7 +299,7 @@ class Answering(Callback):
         os._exit(0)
 
     def _answer_all(self) -> Procedure:
-        """Answers questions until the parent closes its end; gets steps as long as an answer needs them."""
+        """Answers questions until the parent closes its end; an answer may take steps."""
         for question in self._line.questions():
             try:
                 answer = self._questions.answer(question.name, question.arguments)
@@ -306,15 +307,15 @@ class Answering(Callback):
                     answer = yield from answer
                 self._line.send(Answer(answer, question.number))
             except Ended:
-                each = units.duration(self._questions.early[-1].seconds)
-                pace = {"steps": self._script.steps.count, "each": each}
+                step_time = units.duration(self._questions.early[-1].seconds)
+                pace = {"steps": self._script.steps.count, "each": step_time}
                 self._line.send(messages.failed("ended", TrainingEnded, program=self._program, **pace))
             except Exception as problem:
                 traceback.print_exception(problem)
                 self._line.send(messages.failed("inside", kind_of=type(problem).__name__, problem=problem))
 
     def crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
-        """Tells the parent what the script raises; `show` is Python's own `excepthook`."""
+        """Sends the parent an exception of the script; `show` is Python's own `excepthook`."""
         show(kind, problem, trace)
         if self._line.connection is None:
             return
@@ -331,7 +332,7 @@ class Answering(Callback):
 
 
 def listen(settings: Settings, files: Outputs, line: Line | None = None) -> Questions:
-    """Is called in a script's process once it has imported torch: has it answer questions at its steps."""
+    """Makes this process answer questions at the ends of its steps; runs once torch is imported."""
     line = line or Line(Connection(settings.line))
     try:
         hooks.check()
@@ -348,7 +349,7 @@ def listen(settings: Settings, files: Outputs, line: Line | None = None) -> Ques
     script.set_callbacks(*script.callbacks, answering)
     hooks.around(sys, "excepthook", answering.crashed)
     os.register_at_fork(after_in_child=line.close)
-    if sys.platform == "linux":  # also while they are suspended
+    if sys.platform == "linux":  # forks end with their parent even while they are suspended
         zygote.die_with_parent()
         os.register_at_fork(after_in_child=_end_with_the_main_thread)
     atexit.register(answering.end)
@@ -356,7 +357,7 @@ def listen(settings: Settings, files: Outputs, line: Line | None = None) -> Ques
 
 
 def _observed(script: Script, line: Line) -> Questions:
-    """Has loaders, models and optimizers of this process noted: what the questions are about."""
+    """Observes the loaders, models and optimizers of this process, and returns the questions about them."""
     loaders, models = Loaders(script), Models(script)
     hooks.listen(loaders, "samples")
     inquiry, account = Inquiry(script), RunAccount(script)
@@ -371,8 +372,8 @@ _MAIN_THREAD = threading.main_thread().ident
 
 
 def _end_with_the_main_thread() -> None:
-    """What the main thread forks ends with it; what another thread forks may outlive that thread."""
-    if threading.get_ident() == _MAIN_THREAD:  # a child goes on as the thread that forked it
+    """Ends a fork of the main thread with its parent; a fork of another thread may outlive that thread."""
+    if threading.get_ident() == _MAIN_THREAD:  # a fork continues the thread that forked it
         zygote.die_with_parent()
 
 
@@ -393,16 +394,16 @@ def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _written(target: Any) -> int:
-    """Bytes of the file or the buffer that a checkpoint has gone to."""
-    with contextlib.suppress(Exception):  # it may be any other argument
+    """The bytes of the file or the buffer in which a checkpoint was saved."""
+    with contextlib.suppress(Exception):  # `target` may be any other argument
         return os.path.getsize(target) if isinstance(target, str | os.PathLike) else int(target.tell())
     return 0
 
 
 def _state_bytes(script: Script) -> int:
-    """Bytes of the weights and of the optimizers' state; 0 where other ranks may hold parts of them."""
+    """The bytes of the weights and the optimizers' state; 0 where other ranks may hold parts of them."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return 0
-    of_optimizers = tensors([optimizer.state for optimizer in script.optimizers])
-    held = [*script.parameters(), *script.model.buffers(), *of_optimizers]
-    return sum(each.numel() * each.element_size() for each in held)
+    states = tensors([optimizer.state for optimizer in script.optimizers])
+    values = [*script.parameters(), *script.model.buffers(), *states]
+    return sum(value.numel() * value.element_size() for value in values)

@@ -1,4 +1,4 @@
-"""A user's script that is asked at its steps: it is started as the user would, and ends cleanly."""
+"""A user's script in a process that answers questions: started as the user would, ended cleanly."""
 
 import contextlib
 import difflib
@@ -36,13 +36,13 @@ from perfkit.show import units
 _TABLES = lookup.toml(__package__, "watched")
 _LISTED = 12  # scripts that are named where one is not found: a folder may have thousands
 _ELSEWHERE_S = 15.0  # seconds without a step after which busy processes are looked for
-_BUSY = 0.2  # the part of a core from which on one is busy
+_BUSY = 0.2  # the part of a core that a busy process uses at least
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A command line that trains, in the current folder: `python program …`, or `python -m program …`."""
+    """A command that trains, in the current folder: `python program …`, or `python -m program …`."""
 
     program: str
     arguments: Sequence[str] = ()
@@ -50,7 +50,7 @@ class Launch:
     replaced: tuple[tuple[Path, bytes], ...] = ()  # absolute paths with other content, as if patched
 
     def __post_init__(self) -> None:
-        """`InvalidValue` if there is no such program, or the system is another."""
+        """Raises `InvalidValue` if there is no such program, or on Windows."""
         if os.name == "nt":
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
         if self.script is None and not self.module:
@@ -68,16 +68,16 @@ class Launch:
         return path if not self.module and path.is_file() else None
 
     def frozen(self) -> Self:
-        """The same with its script or module as it is now, whatever is saved in its file from now on."""
+        """The launch with its script or module as it is now, whatever is saved in the file later."""
         file = machine.module_file(self.program, "__main__.py") if self.module else self.script
-        if file is None or (self.module and not is_users(str(file))):  # a library's stays where it is
+        if file is None or (self.module and not is_users(str(file))):  # modules of libraries are not copied
             return self
-        now = {file.resolve(): file.read_bytes()}
-        return replace(self, replaced=tuple((now | dict(self.replaced)).items()))
+        contents = {file.resolve(): file.read_bytes()}
+        return replace(self, replaced=tuple((contents | dict(self.replaced)).items()))
 
     @property
     def code(self) -> str:
-        """The digest of what it is frozen with."""
+        """The digest of the files that it is frozen with."""
         return hashlib.sha256(b"".join(content for _, content in self.replaced)).hexdigest()
 
     @property
@@ -95,14 +95,14 @@ class Launch:
 
 
 def own_or_shipped(script: str, arguments: Sequence[object] = (), module: bool = False) -> Launch:
-    """A launch of a user's script, or of perfkit's own in `data/scripts` if there is none of this name."""
+    """A launch of a user's script, or if there is none of this name, of one in `data/scripts`."""
     shipped = machine.shipped(script.removeprefix("data/"))
     program = str(shipped) if shipped.is_file() and not Path(script).exists() else script
     return Launch(program, tuple(map(str, arguments)), module)
 
 
 class TrainsAlone(RunFailed):
-    """A command that could have started several ranks trains in one process, as this launch."""
+    """A command for several ranks has started one process, which trains as `launch` does."""
 
     def __init__(self, what: str, remedy: str, launch: Launch) -> None:
         super().__init__(what, remedy)
@@ -110,13 +110,13 @@ class TrainsAlone(RunFailed):
 
 
 class TrainsElsewhere(RunFailed):
-    """A script waits for processes that it started, and these train."""
+    """A script waits while other processes, which it started, train."""
 
 
 class WatchedScript(Conversation):
-    """A script that is watched, with all that it starts, in a process group of its own.
+    """A script that is watched, in its own process group, with the processes that it starts.
 
-    It works in a mirror of its folder, so that what it writes is thrown away; experiment trackers are off.
+    It works in a mirror of its folder, so its files are thrown away; experiment trackers are off.
     Questions are methods of `questions.Questions`; they wait for the script's second step.
     """
 
@@ -128,15 +128,15 @@ class WatchedScript(Conversation):
         toggles: Mapping[str, Value] | None = None,  # switches that are set from outside
         *,
         seed: int = 0,  # of torch, Python and NumPy
-        known: ScriptFacts | None = None,  # of another process of it
-        observers: Sequence[str] = (),  # made in its process to look at it further, as `module:name`
+        known: ScriptFacts | None = None,  # from another process of the script
+        observers: Sequence[str] = (),  # further observers to make in its process, as `module:name`
         on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
     ) -> None:
         super().__init__(on_progress, cancelled)
         self.launch = launch
         self._files = tempfile.TemporaryDirectory(prefix="perfkit-", ignore_cleanup_errors=True)
-        self.folder = Path(self._files.name)  # only for this process; its mirror of the user's folder, too
+        self.folder = Path(self._files.name)  # of this process alone; it contains the mirror
         self._mirror = os.path.realpath(self.folder / "files")
         sites = known.sites if known else []
         loaders = [site.frames[0] for site in sites if site.frames and site.role == "loader"]
@@ -154,21 +154,21 @@ class WatchedScript(Conversation):
             loaders=[(frame.file, frame.line, frame.column) for frame in loaders],
             observers=list(observers),
         )
-        self.variables = Recipe().replace(**settings.toggles).environment()  # that it is started with
+        self.variables = Recipe().replace(**settings.toggles).environment()  # of its environment
         self.on_progress("waiting for its second step")
         self._process = self._begin(settings)
         self.tree = Tree(self._process.pid)
-        self.is_training = False  # whether it has answered: it has taken steps
+        self.is_training = False  # whether it has answered a question, so it has taken steps
         self.before_slice: Callable[..., dict[str, Any]] | None = None  # returns a slice's arguments
         self.after_slice: Callable[[Any], None] | None = None
         self._cpu_s: dict[int, float] = {}
         self._look_again_at = time.monotonic()
 
     def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
-        """Starts it, with a line to its process."""
-        self.line, theirs = Pipe()
-        with theirs:
-            return self._spawn(replace(settings, line=theirs.fileno()))
+        """Starts the script, with a line to its process."""
+        self.line, far_end = Pipe()
+        with far_end:
+            return self._spawn(replace(settings, line=far_end.fileno()))
 
     def ask(self, question: str, **arguments: Any) -> Any:
         if question == "slice" and self.before_slice:
@@ -181,10 +181,10 @@ class WatchedScript(Conversation):
 
     def _spawn(self, settings: Settings) -> subprocess.Popen[bytes]:
         arguments, folder = self._mirrored()
-        way_in = self.folder / "entry"
-        way_in.mkdir()
-        shutil.copy(entry.__file__, way_in / "sitecustomize.py")
-        paths = [str(way_in), os.environ.get("PYTHONPATH", "")]
+        entry_folder = self.folder / "entry"
+        entry_folder.mkdir()
+        shutil.copy(entry.__file__, entry_folder / "sitecustomize.py")
+        paths = [str(entry_folder), os.environ.get("PYTHONPATH", "")]
         environment = {
             "TORCHINDUCTOR_CACHE_DIR": str(machine.data_folder() / "cache" / "inductor"),
             "PYTHONHASHSEED": "0",
@@ -199,21 +199,21 @@ class WatchedScript(Conversation):
         }
         share_headers(environment)
         out, err = self.folder / "out", self.folder / "err"
-        # A file that standard input was redirected to is read by each script from its beginning.
+        # Each script reads a file to which standard input is redirected from its beginning.
         source = "/dev/stdin" if os.path.isfile("/dev/stdin") else os.devnull
-        with open(source, "rb") as given, out.open("wb") as output, err.open("wb") as errors:
+        with open(source, "rb") as input_, out.open("wb") as output, err.open("wb") as errors:
             fds = [settings.line] if settings.line >= 0 else []
-            how: Any = {"cwd": folder, "env": environment, "pass_fds": fds, "start_new_session": True}
-            return subprocess.Popen(arguments, stdin=given, stdout=output, stderr=errors, **how)
+            options: Any = {"cwd": folder, "env": environment, "pass_fds": fds, "start_new_session": True}
+            return subprocess.Popen(arguments, stdin=input_, stdout=output, stderr=errors, **options)
 
     def _mirrored(self) -> tuple[list[str], str]:
-        where = Path.cwd()
+        current = Path.cwd()
         script = self.launch.script
-        known = [where]
+        folders = [current]
         files = dict(self.launch.frozen().replaced)
         if script:
-            known += script.parent, script.resolve().parent
-        places = {str(path): self._place(path) for each in known for path in (each, each.resolve())}
+            folders += script.parent, script.resolve().parent
+        places = {str(path): self._place(path) for folder in folders for path in (folder, folder.resolve())}
         for place in places.values():
             outputs.unfold(self._mirror, place)
             outputs.fill(self._mirror, place)
@@ -225,12 +225,12 @@ class WatchedScript(Conversation):
         for place in places.values():
             self._lead_to_copies(place, files)
         # A path begins an argument, or follows an `=`.
-        folders = re.compile(f"(?<![^=])({'|'.join(map(re.escape, places))})(?=/|$)")
-        arguments = [folders.sub(lambda match: places[match[0]], word) for word in self.launch.words]
-        return arguments, places[str(where)]
+        pattern = re.compile(f"(?<![^=])({'|'.join(map(re.escape, places))})(?=/|$)")
+        arguments = [pattern.sub(lambda match: places[match[0]], word) for word in self.launch.words]
+        return arguments, places[str(current)]
 
     def _lead_to_copies(self, place: str, files: Collection[Path]) -> None:
-        """Has links to these files lead to their copies, next to which Python looks for modules."""
+        """Redirects links to these files to their copies, next to which Python looks for modules."""
         for name in os.listdir(place):
             link = Path(place, name)
             is_code = name.endswith(".py") or name == self.launch.name
@@ -256,18 +256,18 @@ class WatchedScript(Conversation):
         return failure
 
     def _trains_elsewhere(self) -> RunFailed | None:
-        """While no step is seen: whether processes that the script started work, and it waits for them."""
+        """A failure if the script, which has taken no step, waits for busy processes that it started."""
         if self.is_training or time.monotonic() < self._look_again_at:
             return None
         self._look_again_at = time.monotonic() + _ELSEWHERE_S
-        before, self._cpu_s = self._cpu_s, _cpu_seconds(self.tree)
+        before_s, self._cpu_s = self._cpu_s, _cpu_seconds(self.tree)
         least_s = _BUSY * _ELSEWHERE_S
-        busy = {pid for pid, spent in self._cpu_s.items() if spent - before.get(pid, 0.0) > least_s}
-        if not before or not busy or self._process.pid in busy:
+        busy = {pid for pid, cpu_s in self._cpu_s.items() if cpu_s - before_s.get(pid, 0.0) > least_s}
+        if not before_s or not busy or self._process.pid in busy:
             return None
-        busy_ones = units.plural(len(busy), "busy process", "busy processes")
-        about = {"program": self.launch.program, "command": self.launch.describe(), "busy": busy_ones}
-        return failed("elsewhere", TrainsElsewhere, seconds=_ELSEWHERE_S, **about)
+        busy_count = units.plural(len(busy), "busy process", "busy processes")
+        facts = {"program": self.launch.program, "command": self.launch.describe(), "busy": busy_count}
+        return failed("elsewhere", TrainsElsewhere, seconds=_ELSEWHERE_S, **facts)
 
     def explained(self, failure: RunFailed) -> RunFailed:
         failure.output = "\n".join(self.written("err")[-200:]).rstrip()
@@ -276,7 +276,7 @@ class WatchedScript(Conversation):
         return failure
 
     def stop(self) -> None:
-        """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
+        """Ends the script, at its next step if that comes soon: in between, it may be writing a file."""
         self.line.close()
         self.resume()
         self.tree.await_end(GRACE_S)
@@ -286,16 +286,16 @@ class WatchedScript(Conversation):
 
 
 def _cpu_seconds(tree: Tree) -> dict[int, float]:
-    """CPU time of a script, and of the Pythons that it started: not of its forks, such as a pool's."""
-    found = dict[int, float]()
-    of_script = list[str]()
+    """CPU seconds by process: of a script and the Pythons that it started, but not of its forks."""
+    seconds = dict[int, float]()
+    script_words = list[str]()
     for process in tree.processes():
         with contextlib.suppress(psutil.Error):
             words = process.cmdline()
             times = process.cpu_times()
-            of_script = of_script or words  # parents come first
+            script_words = script_words or words  # parents come first
             is_helper = any(name in word for word in words for name in _TABLES["helpers"])
-            is_python = bool(words) and "python" in words[0] and words != of_script and not is_helper
+            is_python = bool(words) and "python" in words[0] and words != script_words and not is_helper
             if is_python or process == tree.root:
-                found[process.pid] = times.user + times.system
-    return found
+                seconds[process.pid] = times.user + times.system
+    return seconds
