@@ -19,7 +19,7 @@ Module = Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for pyt
 
 
 def launcher(program: str) -> str | None:
-    """The module that knows a program which starts several ranks; a file or path of this name is none."""
+    """The module for a program that starts several ranks; None for other programs, and files of its name."""
     return None if Path(program).is_file() else registry.table("LAUNCHERS").get(program)
 
 
@@ -43,9 +43,9 @@ def watch(
     Several ranks are watched by the command that starts them: perfkit watch -- torchrun --nproc-per-node 2
     train.py.
     """
-    if several := launcher(program):
+    if ranks_module := launcher(program):
         command = [*(["python", "-m"] if module else []), program, *(arguments or [])]
-        watch_ranks = lookup.load(f"{several}:watch_ranks")
+        watch_ranks = lookup.load(f"{ranks_module}:watch_ranks")
         try:
             watch_ranks(command, budget, whole, output, settings, tries or after > 0)
             return
@@ -54,8 +54,8 @@ def watch(
             program, module = alone.launch.program, alone.launch.module
             arguments = [*alone.launch.arguments]
     if settings:
-        what = "--set is for launches of several ranks, and a script is watched as it is"
-        raise InvalidValue(what, f"Compare it: perfkit referee --set {settings[0]} {program}")
+        problem = "--set is for launches of several ranks, and a script is watched as it is"
+        raise InvalidValue(problem, f"Compare it: perfkit referee --set {settings[0]} {program}")
     launch = watched.Launch(program, tuple(arguments or ()), module)
     seconds = budget + (2 * watching.TRY_S if tries else 0.0)
     duration = "until its end" if whole else f"about {seconds:.0f} s once it trains"
@@ -64,11 +64,11 @@ def watch(
         with cli.progress() as follow:
             result = watching.watch_script(launch, follow, budget, after, whole, tries)
     except watched.TrainsElsewhere as elsewhere:
-        several = launcher("python")
-        if several is None or tries or after > 0:
+        ranks_module = launcher("python")
+        if ranks_module is None or tries or after > 0:
             raise
         typer.echo(f"{elsewhere.what}. It is started again, and all of them are watched", err=True)
-        watch_ranks = lookup.load(f"{several}:watch_ranks")
+        watch_ranks = lookup.load(f"{ranks_module}:watch_ranks")
         watch_ranks(["python", *launch.words[1:]], budget, whole, output)
     else:
         output.deliver(program, result.sections(), result)

@@ -1,4 +1,4 @@
-"""A user's own script in a notebook: watched, switches set from outside, its edit."""
+"""A panel for a user's own script: watch it, set switches from outside, take the edit."""
 
 import functools
 from collections.abc import Sequence
@@ -39,14 +39,14 @@ class ScriptPanel(Panel):
         self._preset = preset
         self.plan = self._planned_now()
         self._edit: list[Content] = []
-        self._seen: list[Section] = []
+        self._report: list[Section] = []
         self._controls = Controls(messages.SETTABLE, self._change)
         command = self.launch.describe()
-        about = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"
-        self.buttons = [self.button("Watch", about, lambda: self.start(self._watch))]
+        hint = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"
+        self.buttons = [self.button("Watch", hint, lambda: self.start(self._watch))]
         if registry.table("EDITS"):
-            about = "The edit of your file that sets them"
-            self.buttons.append(self.button("Patch", about, lambda: self.start(self._patch)))
+            hint = "The edit of your file that sets them"
+            self.buttons.append(self.button("Patch", hint, lambda: self.start(self._patch)))
         self._save = text("pk-script")
         self.above = [heading(command), self._controls.widget]
         self.below = [self._save]
@@ -57,7 +57,7 @@ class ScriptPanel(Panel):
         self._controls.set(settings)
 
     def watch(self, tries: bool = False, budget_s: float = BUDGET_S) -> None:
-        """Watches some steps as they are, for so long; `tries`: and measures the two best suggestions."""
+        """Watches some steps for `budget_s`; with `tries`, also measures the two best suggestions."""
         self.wait(functools.partial(self._watch, tries=tries, budget_s=budget_s))
 
     def patch(self) -> None:
@@ -65,7 +65,7 @@ class ScriptPanel(Panel):
 
     def sections(self) -> list[Content]:
         result = self.answer.comparison
-        return [*self._edit, *(_compared(result) if result else ()), *self._seen]
+        return [*self._edit, *(_compared(result) if result else ()), *self._report]
 
     def _planned_now(self) -> Plan:
         return study.script_plan(study.ScriptStarter(self.launch), self._preset)
@@ -75,7 +75,7 @@ class ScriptPanel(Panel):
         self.status.say("press Run to measure")
 
     def _forget_edit(self) -> None:
-        """Clears the edit: the switches have changed since, or new losses contradict it."""
+        """Clears the edit, because the switches have changed, or new losses contradict it."""
         self._edit = []
         self._save.value = ""
 
@@ -86,9 +86,9 @@ class ScriptPanel(Panel):
 
     def _watch(self, job: Job, tries: bool = False, budget_s: float = BUDGET_S) -> None:
         watched = watch_script(self.launch, job.progress, budget_s, tries=tries)
-        where = study.target(watched.script)
-        self._controls.offer(Recipe().replace(**where.defaults), functools.partial(why_not, target=where))
-        self._seen = [Section("What watching it has shown", watched.sections())]
+        target = study.target(watched.script)
+        self._controls.offer(Recipe().replace(**target.defaults), functools.partial(why_not, target=target))
+        self._report = [Section("What watching it has shown", watched.sections())]
 
     def _measure(self, job: Job) -> None:
         sides = job.before.sides if job.before else None
@@ -99,7 +99,7 @@ class ScriptPanel(Panel):
         result = compare_candidates(*sides, job.plan, earlier, job.progress, self.store)
         self._set_answer(PlanAnswer(job.plan, [result.a, result.b], sides=sides, comparison=result))
         self._forget_edit()
-        self._seen = [section._replace(folded=True) for section in self._seen]
+        self._report = [section._replace(folded=True) for section in self._report]
         self._require_stored()
 
     def _patch(self, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""What watching a script has shown, as a person reads it: one sentence, the run, the lines, what to try."""
+"""The result of watching a script, for people: one sentence, the run, the lines, what to try."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
 LIMIT = limits("watching")
-# The part of a run in which a line of this part is; all others are lines of its steps.
+# Parts of a run by the part of their lines; other lines are of its steps.
 _OF_RUN = {"start": EPOCHS, "checkpoint": CHECKPOINTS, EVALUATION: EVALUATION, BETWEEN: BETWEEN}
 
 
 def sentences(package: str, name: str, **filters: Any) -> Any:
-    """The macros of a template in a package, as functions that make sentences."""
+    """The macros of a template in a package, as functions that return sentences."""
     environment = jinja2.Environment(loader=jinja2.PackageLoader(package, "."))
     environment.filters |= UNITS | filters
     return environment.get_template(name, globals={"clean": CLEAN}).module
@@ -33,28 +33,28 @@ SENTENCES = sentences(__package__, "watched.jinja", clean=clean, shown=shown, me
 
 
 def first_sentence(result: Any) -> str:
-    """The largest avoidable thing, which *What to try* begins with, and what it is worth at most."""
+    """The largest avoidable cost, which is the first row of *What to try*, and its greatest gain."""
     is_steady = result.trend is None or result.trend.kind == "steady"
     # A switch does not explain why steps change with time.
-    first = next((each for each in _to_try(result) if is_steady or each in result.findings), None)
+    first = next((idea for idea in _to_try(result) if is_steady or idea in result.findings), None)
     enough_s = 10 * math.ceil(LIMIT.costs * result.seen.step_s / (1 - LIMIT.observing) / 10)  # for a look
     return str(SENTENCES.first(result, first if first and first.is_worth_a_sentence else None, enough_s))
 
 
 def _to_try(result: Any) -> list[Finding]:
-    """The rows of *What to try*: of other switches, nothing says what they give."""
-    found = ordered([*result.findings, *result.suggestions])
-    known = [each for each in found if each.measured or each.share or not each.settings]
-    return [each for each in known if each.may_help]
+    """The rows of *What to try*: all but switches of unknown gain, and those that do not help."""
+    ideas = ordered([*result.findings, *result.suggestions])
+    known = [idea for idea in ideas if idea.measured or idea.share or not idea.settings]
+    return [idea for idea in known if idea.may_help]
 
 
 def sections(result: Any) -> list[Content]:
-    """All of it, for people."""
+    """All contents of the report."""
     contents: list[Content] = [first_sentence(result), Section("Where the run goes", list(_run(result)))]
     if result.evidence.lines:
         contents.append(Section("Where in the script", [_lines(result)]))
-    words = SENTENCES.switches(ordered([*result.findings, *result.suggestions]), result.suggestions)
-    notes = filter(None, str(words).splitlines())
+    text = SENTENCES.switches(ordered([*result.findings, *result.suggestions]), result.suggestions)
+    notes = filter(None, str(text).splitlines())
     ideas = _to_try(result)
     bound = "about" if result.is_disturbed else "up to about"
     first = advice_table(ideas, bound) if ideas else str(SENTENCES.nothing(result))
@@ -65,20 +65,20 @@ def sections(result: Any) -> list[Content]:
 
 
 def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
-    """The warnings of perfkit and of the script, in a section each if there are any."""
-    parts = {"Take note": warnings, "What the script itself warned of": printed}
-    return [Section(title, [Bullets(list(map(clean, texts)))]) for title, texts in parts.items() if texts]
+    """Sections for the warnings of perfkit and of the script, if there are any."""
+    titles = {"Take note": warnings, "What the script itself warned of": printed}
+    return [Section(title, [Bullets(list(map(clean, texts)))]) for title, texts in titles.items() if texts]
 
 
 def _run(result: Any) -> Iterator[Content]:
     run = result.run
     rows = _rows(SENTENCES.run(run))
     yield Table(("part of the run", "time", "of the run", ""), rows, note=str(SENTENCES.run_note(run)))
-    yield str(SENTENCES.seen(result))
+    yield str(SENTENCES.observed(result))
 
 
 def _rows(text: Any) -> list[list[str]]:
-    """The rows of a table, which are the lines of a text, with its cells divided at |."""
+    """The rows of a table: the lines of a text, with cells divided at |."""
     return [line.split("|") for line in str(text).splitlines() if line]
 
 
@@ -96,8 +96,8 @@ def _lines(result: Any) -> Table:
         share = units.percent(of_part * run.running(part))
         rows.append([line.where, line.part, share, time, clean(line.text, 60)])
     for line in evidence.loading.lines[:3] if evidence.loading else []:
-        each = units.duration(line.seconds / max(1, evidence.loading.batches))
-        rows.append([line.where, line.part, "in workers", f"{each} a batch", clean(line.text, 60)])
+        time = f"{units.duration(line.seconds / max(1, evidence.loading.batches))} a batch"
+        rows.append([line.where, line.part, "in workers", time, clean(line.text, 60)])
     for line in run.start_lines[: LIMIT.most_of_start]:
         of_start = units.percent(line.seconds / max(run.parts.get(START, 0.0), line.seconds))
         time = f"{units.duration(line.seconds)} in all"

@@ -1,4 +1,4 @@
-"""Scripts as a source of runs: each stage is the script, with switches that are set from outside."""
+"""Scripts as a source of runs: each stage is the script with switches that are set from outside."""
 
 import contextlib
 import functools
@@ -32,16 +32,16 @@ from perfkit.studies.sides import AskMore
 from perfkit.studies.sources import Plan, Progress, Source
 from perfkit.worker.messages import Description, DeviceFacts, TimedSteps, TrainingReport
 
-UNCHANGED = "the unchanged script"  # the side that others are compared with
+UNCHANGED = "the unchanged script"  # the side that the others are compared with
 LIMIT = limits("study")
-OF_SCRIPTS = Spread(*LIMIT.spread)  # how far equal processes of a script differ
+OF_SCRIPTS = Spread(*LIMIT.spread)  # how much equal processes of a script differ
 _RANDOM = TEXTS["random"]
 _UNKNOWN = ScriptFacts(device="", facts=DeviceFacts(), samples_per_step=1)
 
 
 @dataclass(frozen=True)
 class ScriptStarter:
-    """How the script of each stage is started, and what looks at it there."""
+    """How the script of each stage is started, and which observers look at it."""
 
     launch: Launch
     more: Mapping[str, Launch] = field(default_factory=dict)  # other scripts, by the titles of their stages
@@ -54,47 +54,47 @@ class ScriptStarter:
 
 @dataclass
 class Pace:
-    """How fast a process is: samples of a step, and its seconds; where its newest slice began, in samples."""
+    """The speed of a process, and its newest slice."""
 
-    samples: int
+    samples: int  # of a step
     step_s: float
-    began_at: int = 0
+    began_at: int = 0  # where the newest slice began, in samples
     size: int = 0  # samples of the newest slice
 
-    def note(self, taken: TimedSteps) -> None:
-        """A slice tells how fast it is now: it was started while others were busy, too."""
-        self.step_s = taken.seconds / max(1, len(taken.step_s))
+    def note(self, timed: TimedSteps) -> None:
+        """Updates the speed from a slice: the warm-up ran while other processes were busy, too."""
+        self.step_s = timed.seconds / max(1, len(timed.step_s))
 
 
 class Pacer:
-    """Sizes the slices of scripts: equal samples for all, from the same place of their epochs."""
+    """Sizes slices of scripts: all have as many samples, and begin at the same place of an epoch."""
 
     def __init__(self) -> None:
         self._paces: dict[WatchedScript, Pace] = {}
 
     def add(self, child: WatchedScript, trained: TrainingReport) -> None:
-        """From now on, it decides what a slice of this script is."""
-        warm = trained.warmup.device_step_s or trained.warmup.step_s  # by the host it may be a launch
-        step_s = statistics.median(warm[-LIMIT.last_steps :])
+        """Sizes the slices of a script from now on."""
+        times = trained.warmup.device_step_s or trained.warmup.step_s  # the host may see only launches
+        step_s = statistics.median(times[-LIMIT.last_steps :])
         pace = Pace(max(1, trained.samples_per_step), max(step_s, 1e-9))
         self._paces = {**self._alive(), child: pace}
         child.before_slice = functools.partial(self.slice_of, child)
         child.after_slice = pace.note
 
     def slice_of(self, child: WatchedScript, samples: int, seconds: float) -> dict[str, float]:
-        """The next slice, from the same place of epochs if it is near: steps may get slower within one."""
+        """The next slice, from the place where others began if that is near: steps may slow in an epoch."""
         pace = self._paces[child]
         paces = self._alive().values()
         place = child.ask("reach", samples=0)
-        behind = max(each.began_at for each in paces) - place
+        behind = max(side.began_at for side in paces) - place
         if 0 < behind / pace.samples * pace.step_s <= LIMIT.catch_up_s:
             place = child.ask("reach", samples=place + behind)
         pace.began_at = place
         if not seconds:
             return {"samples": samples, "seconds": 0.0}
-        same = [each.size for each in paces if each is not pace and each.began_at == place]
-        sample_s = sum(each.step_s / each.samples for each in paces)
-        pace.size = max(same, default=0) or max(1, round(len(paces) * seconds / sample_s))
+        sizes = [side.size for side in paces if side is not pace and side.began_at == place]
+        sample_s = sum(side.step_s / side.samples for side in paces)
+        pace.size = max(sizes, default=0) or max(1, round(len(paces) * seconds / sample_s))
         return {"samples": pace.size, "seconds": 0.0}
 
     def _alive(self) -> dict[WatchedScript, Pace]:
@@ -103,11 +103,11 @@ class Pacer:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptSource(Source["ScriptSession"]):
-    """Scripts: each stage is a process of one, with switches that are set from outside."""
+    """Scripts: each stage is a process of a script, with switches that are set from outside."""
 
     is_costly = True
     starter: ScriptStarter
-    facts: ScriptFacts = _UNKNOWN  # what trains in the script, once it has taken its first steps
+    facts: ScriptFacts = _UNKNOWN  # known once the script has taken its first steps
 
     def lock(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
         return device_lock(None, progress.cancelled, progress.wait)  # a script may use any device
@@ -123,7 +123,7 @@ class ScriptSource(Source["ScriptSession"]):
             yield ScriptSession(replace(source, plan=plan), progress, store, ending, first)
 
     def knowing(self, facts: ScriptFacts) -> Self:
-        """The same with what is known of the script."""
+        """The source with facts of the script."""
         arguments = shlex.join(self.starter.launch.arguments)
         options = {"arguments": arguments} if arguments else {}
         description = Description(options, [], facts.facts, facts.convolves)
@@ -146,7 +146,7 @@ class ScriptSession(RoundSession):
     _pacer: Pacer = field(default_factory=Pacer, init=False)
 
     def take(self) -> WatchedScript:
-        """The unchanged script: the first process of it, if nobody has taken that one."""
+        """A process of the unchanged script: the first one, unless it was taken before."""
         child = self.spare or self._started(self.source.starter.launch, {})
         self.spare = None
         return child
@@ -172,9 +172,9 @@ class ScriptSession(RoundSession):
         runs = []
         for run in super().measure(stages, rule, ask_more):
             launch = self.source.starter.launch_of(run.title)
-            more = {"ended": TEXTS["study"]["ended"]} if isinstance(self.stopped, RunFailed) else {}
-            how = {"facts": run.facts | more, "script": launch.describe(), "code": launch.code}
-            runs.append(msgspec.structs.replace(run, **how))
+            ended = {"ended": TEXTS["study"]["ended"]} if isinstance(self.stopped, RunFailed) else {}
+            facts = {"facts": run.facts | ended, "script": launch.describe(), "code": launch.code}
+            runs.append(msgspec.structs.replace(run, **facts))
         return runs
 
     def _started(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
@@ -194,14 +194,14 @@ class ScriptSession(RoundSession):
 
 
 def target(script: ScriptFacts) -> Target:
-    """Where a script trains, with its own settings, and what it refuses, whatever the value."""
-    here = target_of(script.device, Description({}, [], script.facts, script.convolves))
+    """The target of a script: its device, its own settings, and switches that it refuses at any value."""
+    base = target_of(script.device, Description({}, [], script.facts, script.convolves))
     own = allowed(script.settings)
-    return replace(here, defaults=own, refuses=lambda name, recipe: script.refused.get(name, ""))
+    return replace(base, defaults=own, refuses=lambda name, recipe: script.refused.get(name, ""))
 
 
 def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:
-    """A rule whose rounds fit into the budget, with a first one and a last one: of one step, if slow."""
+    """A rule whose rounds fit into the budget: for slow steps, a few rounds of one step each."""
     if rule.budget is None or rule.budget.stage_s >= LIMIT.usual_steps * step_s:
         return rule
     short = replace(rule, slice=Slice(samples=1), warmup_s=0.0, rounds=LIMIT.fewest)
@@ -212,7 +212,7 @@ def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:
 
 
 def losses(a: Run, b: Run) -> parity.Check:
-    """Whether the first losses are those of another run, or near them where workers draw random numbers."""
+    """Whether the first losses of two runs are equal, or near if workers draw random numbers."""
     ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
     facts = next((run.facts for run in (b, a) if "data" in run.facts), {})
     if ours.workers != plain.workers and facts and a.losses and b.losses:
@@ -222,14 +222,14 @@ def losses(a: Run, b: Run) -> parity.Check:
         held = _RANDOM[RandomData.HELD].format(names=facts.get("generators", ""))
         why = "" if check.ok else f". The workers explain that: {held}; {_RANDOM['fair']}"
         return msgspec.structs.replace(check, evidence=f"{check.evidence}{why}")
-    is_same = a.script == b.script  # else more differs than the switches
+    is_same = a.script == b.script  # else the runs differ in more than switches
     exactness = catalogue.exactness(ours, plain, b.device) if is_same else "tolerance"
     is_in_16_bits = {ours.amp, plain.amp} != {"off"}
     return parity.check_losses(b.losses[:LOSSES], a.losses[:LOSSES], exactness, is_in_16_bits)
 
 
 def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> parity.Check:
-    """Whether losses of other random numbers are as near to each other as their scatter explains."""
+    """Whether the scatter of losses with other random numbers explains the distance of their means."""
     count = min(len(ours), len(plain))
     a, b = np.array(ours[:count]), np.array(plain[:count])
     scatter = LIMIT.far * math.sqrt((a.var() + b.var()) / max(1, count - 1))
@@ -240,7 +240,7 @@ def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> parity.Check:
 
 
 def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
-    """What was set from outside in a script, with its proof, what was not, and what both sides train."""
+    """Notices of what ended or was not applied, and the checks of both sides."""
     run = result.b
     notices = [Notice(f"not applied: {name}: {why}") for name, why in run.not_applied.items()]
     ended = [Notice(f"ended: {run.facts['ended']}")] if "ended" in run.facts else []
@@ -248,7 +248,7 @@ def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
 
 
 def script_plan(starter: ScriptStarter, preset: str | None = None, seed: int = 0) -> Plan[ScriptSession]:
-    """The plan of a study of scripts as they are now, whose device is known once they train."""
+    """The plan of a study of scripts as they are now; the device is known once they train."""
     if not landlock.is_there():
         warnings.warn(TEXTS["guard"]["limits"], stacklevel=2)
     more = {title: launch.frozen() for title, launch in starter.more.items()}

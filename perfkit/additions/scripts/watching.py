@@ -1,4 +1,4 @@
-"""A script, watched as it stands: where the time of its run goes, and what to try."""
+"""Watching a script as it is: where the time of its run goes, and what to try."""
 
 import itertools
 import math
@@ -30,13 +30,13 @@ from perfkit.worker.messages import Peak
 
 BUDGET_S = 60.0  # seconds for watching once the script trains
 TRY_S = 30.0  # seconds for each switch that is tried
-EVIDENCE = "perfkit.additions.scripts.evidence:evidence"  # questions, imported in the script's process
+EVIDENCE = "perfkit.additions.scripts.evidence:evidence"  # questions, which the script's process imports
 STATE = "perfkit.additions.scripts.evidence:denormals"
 LIMIT = messages.limits("watching")
 
 
 class Watched(Symptoms, frozen=True, kw_only=True):
-    """What watching a script has shown, as in docs/json.md; what was not measured is None or empty."""
+    """The result of watching a script, as in docs/json.md; what was not measured is None or empty."""
 
     command: str
     seen: Observation
@@ -77,12 +77,12 @@ def watch_script(
 
 
 def _tried(session: study.ScriptSession, result: Watched) -> Watched:
-    """The result, with what the best suggestions gave in turn with the script as it is, or why not."""
+    """The result with measured gains of the best suggestions, or with a warning that says why not."""
     best = result.suggestions[: LIMIT.tried]
     side_s = result.script.startup_s + LIMIT.tried_steps * result.seen.step_s
     if not best or side_s > 2 * TRY_S:
-        why = f"a start takes {side_s:.0f} s: use perfkit referee" if best else "no switch is suggested"
-        warnings = [*result.warnings, f"nothing was tried, as {why}"]
+        reason = f"a start takes {side_s:.0f} s: use perfkit referee" if best else "no switch is suggested"
+        warnings = [*result.warnings, f"nothing was tried, as {reason}"]
         return msgspec.structs.replace(result, warnings=warnings)
     source, base = session.source, session.source.baseline()
     recipes = [(study.UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
@@ -101,7 +101,7 @@ def _tried(session: study.ScriptSession, result: Watched) -> Watched:
 
 @dataclass
 class Answers:
-    """What a script has answered; None where it was not asked, or not in time: those are `missing`."""
+    """The answers of a script; None for questions that it was not asked or answered late: `missing`."""
 
     script: WatchedScript
     plain: Observation
@@ -116,10 +116,10 @@ class Answers:
     trace: str | None = None
     missing: list[str] = field(default_factory=list)
     has_ended: bool = False
-    is_busy: bool = False  # it still answers a question whose time is up
+    is_busy: bool = False  # whether it still works on a question whose time is up
 
     def ask(self, name: str, question: str, until: float, **arguments: Any) -> Any:
-        """The answer; None if the script has ended, is busy, or a question may take longer than is left."""
+        """The answer; None if the script has ended, is busy, or may need more time than is left."""
         left_s = until - time.monotonic()
         if not self.has_ended and not self.is_busy and LIMIT.costs * self.plain.step_s < left_s:
             self.script.timeout_s = left_s
@@ -136,66 +136,66 @@ class Answers:
 
 
 def asked(script: WatchedScript, budget_s: float, progress: Progress, after: int, whole: bool) -> Answers:
-    """What some plain steps have shown, some that were looked at, how it went on, and what cost most."""
+    """Asks a script for plain steps, then for evidence, and for the changes while it goes on by itself."""
     if after:
         script.ask("run_on", steps=after)
     until = time.monotonic() + budget_s
-    patient = math.inf if whole else until + LIMIT.patience_s  # an evaluation may be under way
+    patient_until = math.inf if whole else until + LIMIT.patience_s  # an evaluation may be under way
     before = cores.cpu_times(script.tree.cpu_s())
     limit_s = math.inf if whole else budget_s
     plain = script.ask("observe", steps=LIMIT.steps, seconds=budget_s * LIMIT.observing, limit_s=limit_s)
     taken = cores.taken_share(before, cores.cpu_times(script.tree.cpu_s()))
     account, facts, peak = script.ask("account"), script.ask("describe"), script.ask("peak")
     answers = Answers(script, plain, account, facts, peak, taken, has_ended=plain.ended)
-    # Threads of a step wait for each other where other programs take the cores; one has no such waits.
-    # A model that is compiled would be compiled again for one thread.
-    may_have_one = answers.facts.device == "cpu" and not answers.account.compiled
-    threads = 1 if taken > CLEAN and may_have_one else 0
-    rare = (messages.BETWEEN, messages.EPOCHS, messages.EVALUATION)  # what comes in few of the steps
-    is_long = max(map(answers.account.running, rare)) >= messages.LEAST
-    longer = min(LIMIT.longest, 1 / max(1 - taken, 1e-9))  # where others take the cores, it does less
-    seconds = longer * budget_s * (LIMIT.long_looking if is_long else LIMIT.looking)
-    answers.evidence = answers.ask("the lines", EVIDENCE, patient, seconds=seconds, threads=threads)
+    # While other programs take the cores, threads of a step wait for each other; a single thread does not.
+    # With one thread, a compiled model would be compiled again.
+    may_use_one = answers.facts.device == "cpu" and not answers.account.compiled
+    threads = 1 if taken > CLEAN and may_use_one else 0
+    rare_parts = (messages.BETWEEN, messages.EPOCHS, messages.EVALUATION)  # in a few of the steps
+    is_long = max(map(answers.account.running, rare_parts)) >= messages.LEAST
+    factor = min(LIMIT.longest, 1 / max(1 - taken, 1e-9))  # fewer steps fit while cores are taken
+    seconds = factor * budget_s * (LIMIT.long_looking if is_long else LIMIT.looking)
+    answers.evidence = answers.ask("the lines", EVIDENCE, patient_until, seconds=seconds, threads=threads)
     progress.reach(0.5)
-    _go_on(answers, patient, math.inf if whole else until)
+    _go_on(answers, patient_until, math.inf if whole else until)
     progress.reach(0.8)
     answers.syncs = answers.ask("hidden waits", SYNCS, until, steps=LIMIT.sync_steps)
     answers.trace = answers.ask("a profile", PROFILE, until, path=str(new_trace()), **LIMIT.profiled)
     return answers
 
 
-def _go_on(answers: Answers, patient: float, until: float) -> None:
-    """Has the script go on by itself for a part of what is left, and asks what has changed by then."""
+def _go_on(answers: Answers, patient_until: float, until: float) -> None:
+    """Lets the script go on by itself for a part of the time that is left, and asks what has changed."""
     script = answers.script
-    began = 0 if answers.is_busy else script.ask("account").last
+    first_step = 0 if answers.is_busy else script.ask("account").last
     part_s = LIMIT.going_on * max(0.0, until - time.monotonic()) / LIMIT.memory_looks
-    seen = [Memory.of(script.tree)]
-    while len(seen) <= LIMIT.memory_looks and not answers.has_ended and "later steps" not in answers.missing:
-        answers.has_ended = bool(answers.ask("later steps", "run_on", patient, seconds=part_s))
-        seen.append(Memory.of(script.tree))
-    first, middle, last = seen[0], seen[len(seen) // 2], seen[-1]
+    memories = [Memory.of(script.tree)]
+    while len(memories) <= LIMIT.memory_looks and not (answers.has_ended or "later steps" in answers.missing):
+        answers.has_ended = bool(answers.ask("later steps", "run_on", patient_until, seconds=part_s))
+        memories.append(Memory.of(script.tree))
+    first, middle, last = memories[0], memories[len(memories) // 2], memories[-1]
     if answers.is_busy:
         return
     answers.account, answers.facts = script.ask("account"), script.ask("describe")
     answers.denormal = script.ask(STATE)
-    steps = answers.account.last - began
-    if first.own and last.own and steps > 0:  # looks take some for themselves
+    steps = answers.account.last - first_step
+    if first.own and last.own and steps > 0:
         own = first.own, middle.own, last.own
-        each = [after.own - before.own for before, after in itertools.pairwise(seen)]
-        answers.memory = Growth(steps, *own, first.others, last.others, last.threads, each)
+        growth = [after.own - before.own for before, after in itertools.pairwise(memories)]
+        answers.memory = Growth(steps, *own, first.others, last.others, last.threads, growth)
 
 
 def watched(answers: Answers, command: str, target: Target) -> Watched:
-    """What follows from the answers of a script."""
-    looked = answers.evidence or Evidence(steps=0)
+    """The result that follows from the answers of a script."""
+    evidence = answers.evidence or Evidence(steps=0)
     plain, account, facts = answers.plain, answers.account, answers.facts
     trend, growing = trend_of(account, answers.taken > CLEAN)
     last = account.last if answers.has_ended else 0
     remarks = str(report.SENTENCES.remarks(last, answers.missing, plain.step_s, answers.taken)).split("|")
-    seen = Watched(
+    result = Watched(
         script=facts,
         run=account,
-        evidence=msgspec.structs.replace(looked, denormal=answers.denormal),
+        evidence=msgspec.structs.replace(evidence, denormal=answers.denormal),
         cores=cores.usable_cores(),
         cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
         trend=trend,
@@ -205,41 +205,42 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
         is_disturbed=answers.taken > CLEAN,
         command=command,
         seen=msgspec.structs.replace(plain, ended=answers.has_ended),
-        step=looked.of_step if looked.steps and facts.device != "cpu" else account.of_step,
+        step=evidence.of_step if evidence.steps and facts.device != "cpu" else account.of_step,
         peak=answers.peak,
         syncs=answers.syncs,
         trace=answers.trace,
         warnings=[*facts.notes, *[remark.strip() for remark in remarks if remark.strip()]],
     )
-    speed = plain.step_s / looked.step_s if looked.one_thread else 0.0
-    findings = advice.findings(seen)
-    known = advice.Switches(seen, target, plain, speed if speed >= LIMIT.least_faster else None)
-    suggestions = advice.suggest(known, {each.cause for each in findings})
+    speed = plain.step_s / evidence.step_s if evidence.one_thread else 0.0
+    findings = advice.findings(result)
+    switches = advice.Switches(result, target, plain, speed if speed >= LIMIT.least_faster else None)
+    suggestions = advice.suggest(switches, {finding.cause for finding in findings})
     run = msgspec.structs.replace(account, plain=[])
-    return msgspec.structs.replace(seen, run=run, findings=findings, suggestions=suggestions)
+    return msgspec.structs.replace(result, run=run, findings=findings, suggestions=suggestions)
 
 
 def trend_of(account: Account, is_disturbed: bool = False) -> tuple[Trend | None, str]:
-    """How plain steps change, and the part of a step that does; of disturbed ones, only what is far.
+    """The trend of plain steps, and the part that grows; on a disturbed machine, only a clear trend.
 
-    While other programs take more and more of the cores, steps get longer, but need no more of a core.
+    While other programs take more and more of the cores, steps get longer, but use no more CPU time.
     """
     plain = account.plain
     numbers = [step.number for step in plain]
-    found = trend(numbers, [step.seconds for step in plain], account.epochs)
-    if found is None or found.kind == "steady":
-        return None if is_disturbed else found, ""
+    overall = trend(numbers, [step.seconds for step in plain], account.epochs)
+    if overall is None or overall.kind == "steady":
+        return None if is_disturbed else overall, ""
     if is_disturbed:
-        of_core = trend(numbers, [step.cpu_s for step in plain], account.epochs)
-        if of_core is None or of_core.kind == "steady":
+        of_cpu = trend(numbers, [step.cpu_s for step in plain], account.epochs)
+        if of_cpu is None or of_cpu.kind == "steady":
             return None, ""
     third = max(1, len(plain) // 3)
     parts = np.array([step.parts for step in plain])
     first, last = np.median(parts[:third], axis=0), np.median(parts[-third:], axis=0)
-    grew = last - first
-    largest = int(grew.argmax())
-    # Other programs come and go: while they take the cores, all parts of a step get slower.
+    growth = last - first
+    largest = int(growth.argmax())
+    # While other programs take the cores, all parts of a step get slower.
     others = (last.sum() - last[largest]) / max(first.sum() - first[largest], 1e-9)
     if is_disturbed and last[largest] < LIMIT.far * max(1.0, others) * first[largest]:
         return None, ""
-    return found, messages.OF_STEP[largest] if grew[largest] > 0.8 * np.abs(grew).sum() else ""
+    is_most = growth[largest] > 0.8 * np.abs(growth).sum()
+    return overall, messages.OF_STEP[largest] if is_most else ""

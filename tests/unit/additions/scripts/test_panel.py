@@ -122,7 +122,7 @@ def test_other_work_and_what_ends_before_it_measures_leave_the_comparison(
 
 def test_a_report_that_was_read_is_folded_below_the_comparison(panel, monkeypatch):
     monkeypatch.setattr(panels, "compare_candidates", Compared(comparison(2.0)))
-    panel._seen = [Section("What watching it has shown", ["a line"])]
+    panel._report = [Section("What watching it has shown", ["a line"])]
     assert panel.sections() == [("What watching it has shown", ["a line"], False)]
     panel.set(workers=2)
     click(panel, "Run")
