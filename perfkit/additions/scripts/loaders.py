@@ -26,7 +26,7 @@ from perfkit.additions.scripts import batches, hooks
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, pins
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import Sampler, Seen, lines, merged
+from perfkit.additions.shared.lines import Look, Sampler, lines, merged
 from perfkit.additions.shared.tensors import attributes, samples_of, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
@@ -72,7 +72,7 @@ class Watch:
                 part.replace(part.with_suffix(".json"))
         return samples
 
-    def _looks_in_worker(self) -> dict[Seen, float]:
+    def _looks_in_worker(self) -> dict[Look, float]:
         """Times of loading, without the parts and the loop of the process that forked the worker."""
         loop = self._sampler.stack(sys._getframe())
         times = dict(self._sampler.times)  # looks go on meanwhile

@@ -1,11 +1,11 @@
-"""Clocks that are taken before a script begins, because the script may replace those of `time`."""
+"""Clocks that are kept before a script begins, because the script may replace those of `time`."""
 
 import contextlib
 import sys
 import time
 
 clock = time.perf_counter
-cpu_clock = time.thread_time  # of the thread that asks
+cpu_clock = time.thread_time  # of the calling thread
 process_clock = time.process_time  # of all threads
 
 

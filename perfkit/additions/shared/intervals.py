@@ -28,7 +28,7 @@ class Spans:
 
     def within(self, start: Ints, end: Ints) -> Ints:
         """The length inside each window [start, end), int64[M] ns; floats are exact within 104 days of 0."""
-        # What is covered before each edge: of [2, 5) and [7, 8) it is 0 at 2, 3 at 5 and at 7, 4 at 8.
+        # The length covered before each edge: of [2, 5) and [7, 8) it is 0 at 2, 3 at 5 and at 7, 4 at 8.
         edges = np.append(-1, np.stack((self.start, self.end), axis=1))
         covered = np.repeat(np.append(0, np.cumsum(self.end - self.start)), 2)[:-1]
         before, upto = np.interp([start, end], edges, covered).astype(np.int64)
@@ -64,10 +64,10 @@ def partition(layers: Iterable[Spans], start: Ints, end: Ints) -> Ints:
     Layer i gets |U_i ∩ window| - |U_(i-1) ∩ window|, where U_i is the union of the first i layers. The sum
     telescopes, so it equals the window exactly.
     """
-    seen, covered = merge(start[:0], end[:0]), [np.zeros(len(start), np.int64)]
+    combined, covered = merge(start[:0], end[:0]), [np.zeros(len(start), np.int64)]
     for layer in layers:
-        seen = union(seen, layer)
-        covered.append(seen.within(start, end))
+        combined = union(combined, layer)
+        covered.append(combined.within(start, end))
     return np.diff([*covered, end - start], axis=0)
 
 

@@ -1,4 +1,4 @@
-"""A learner's programs, and their results, kept in the data folder for other notebooks and later days."""
+"""The programs of learners, and their results, kept in the data folder for later notebooks."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def program(file: Path) -> str:
-    """The text of a learner's program; an `InvalidValue` if it is not in UTF-8."""
+    """The text of a learner's program. Raises `InvalidValue` if it is not in UTF-8."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -23,7 +23,7 @@ def program(file: Path) -> str:
 
 
 def load(name: str, kind: type[T], remedy: str) -> T | None:
-    """The value kept in a file, None if there is no file yet; an `InvalidValue` if it is damaged."""
+    """The value that a file keeps; None without a file. Raises `InvalidValue` if the file is damaged."""
     file = machine.data_folder() / name
     if not file.is_file():
         return None
@@ -35,7 +35,7 @@ def load(name: str, kind: type[T], remedy: str) -> T | None:
 
 @contextlib.contextmanager
 def _writable(name: str) -> Iterator[Path]:
-    """The file of this name, in a folder that exists; a `PerfkitError` if it cannot be written."""
+    """The file of this name, whose folder is created. Raises `PerfkitError` if it cannot be written."""
     file = machine.data_folder() / name
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Finds the lines of the user's code that take time, by looks at the stack, in which nothing is timed."""
+"""Finds the lines of the user's code that take time, by looks at the stack: nothing in it is timed."""
 
 import atexit
 import contextlib
@@ -22,21 +22,21 @@ from perfkit.additions.shared.clock import clock, own_time
 from perfkit.process.failures import is_users
 
 EVERY_S = 0.003  # seconds between two looks
-SWITCH_S = 1e-6  # how long a thread runs on when another wants to look at it: the shortest possible
-_PATIENCE_S = 3e-4  # the same where it looks at itself as well: longer than another takes for a look
+SWITCH_S = 1e-6  # how long a thread runs on when another one wants to look at it: the shortest possible
+_PATIENCE_S = 3e-4  # the same for a thread that also looks at itself: longer than a look by another thread
 _TRIES = 5  # attempts to look at a thread that keeps running
-_LEAST = 0.03  # of all time: a line that took less is not listed
-_MOST = 0.5  # of a line's time: a called line that took more is named instead of it
-_MANY = 3  # calls of a function in a step, from one loop
+_LEAST = 0.03  # of all time: the least share of a line that is listed
+_MOST = 0.5  # of a line's time: a called line with a larger share is named instead
+_MANY = 3  # calls of a function in a step, from one loop, that are worth naming
 _NEARLY_ALL = 0.9  # of a line's time
-_writers = set[int]()  # files to which signals are written for looks; a fork inherits its parent's
+_writers = set[int]()  # files to which signals are written for looks; forks inherit those of their parent
 _END = b"\0"  # no signal has this number
-# Functions of libraries that only call others.
+# Library functions that only call other functions.
 _WRAPPERS = ("Module._wrapped_call_impl", "Module._call_impl", "BatchSampler.__iter__")
 _PIPELINES = ("Compose.__call__", "Compose.forward", "Transform.forward", "StandardTransform.__call__")
-_IMAGES = os.sep.join(("torchvision", "datasets", ""))  # whose `__getitem__` reads a file, then transforms it
+_IMAGES = os.sep.join(("torchvision", "datasets", ""))  # their `__getitem__` reads a file, then transforms it
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
-_LOADS = (f"{_LOADER}dataloader.py", os.path.join(_LOADER, "_utils", "fetch.py"))  # files with such ones
+_LOADS = (f"{_LOADER}dataloader.py", os.path.join(_LOADER, "_utils", "fetch.py"))  # files of such functions
 _WORKER = os.path.join(_LOADER, "_utils", "worker.py")
 _OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
 
@@ -45,7 +45,7 @@ Place = tuple[str, int]  # a file and a line
 
 
 class Spot(NamedTuple):
-    """A line of the user's code that runs, its function, and the library function that it called, if any."""
+    """A running line of the user's code, its function, and the library function that it called, if any."""
 
     file: str
     line: int
@@ -57,23 +57,24 @@ class Spot(NamedTuple):
         return self.file, self.line
 
 
-Seen = tuple[str, tuple[Spot, ...]]  # a part of a step and a stack, from the outermost line to the innermost
-Times = dict[Seen, float]  # seconds by what was seen
-Stacks = dict[tuple[Spot, ...], float]  # seconds by stack, in one part of the steps
+Stack = tuple[Spot, ...]  # from the outermost line to the innermost
+Look = tuple[str, Stack]  # a part of a step, and the stack in it
+Times = dict[Look, float]  # seconds by look
+Stacks = dict[Stack, float]  # seconds by stack, in one part of the steps
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line, and the seconds of a part of the steps that it took, with everything that it called."""
+    """A line, and the seconds that it took in a part of the steps, including everything that it called."""
 
     part: str
     file: str
     line: int
     seconds: float
-    calls: list[str] = []  # functions of libraries that it was in, the most frequent first
+    calls: list[str] = []  # library functions that it was in, the most frequent first
     text: str = ""  # the line itself
     called: str = ""  # `in f, called 25 times a step from train.py:60`
-    times: int = 0  # these 25
-    within: str = ""  # `in Average.update (average.py:19)`: what takes its time, where none of its lines does
+    times: int = 0  # 25, in this example
+    within: str = ""  # `in Average.update (average.py:19)`: what takes its time, if no line there has most
 
     @property
     def where(self) -> str:
@@ -82,7 +83,7 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def with_function(self) -> str:
-        """`where`, with the function that it is in, or that it calls, if that is known."""
+        """`where`, with the function that it is in, or that it calls, if one is known."""
         if self.called:
             return f"{self.where} {self.called}"
         return f"{self.where}, {self.within}" if self.within else self.where
@@ -94,10 +95,10 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Sampler:
-    """Looks at the stack of a thread. `times` has the seconds between looks, by what each look saw.
+    """Looks at the stack of a thread. `times` has the seconds between looks, by look.
 
-    Seconds are counted in whole intervals, so a late look, such as after a garbage collection, takes nothing
-    from the lines before. `part` says what the thread does; `place` maps a file to the user's.
+    Seconds are counted in whole intervals, so a late look, as after a garbage collection, takes nothing
+    from the lines before. `part` returns the part of the step; `place` maps a file to the user's.
     """
 
     def __init__(self, part: Callable[[], str], place: Callable[[str], str] = lambda file: file) -> None:
@@ -107,52 +108,53 @@ class Sampler:
         self._files: dict[str, str] = {}
 
     def taken(self) -> Times:
-        """What was seen since the last call of this; looks go on meanwhile."""
+        """The times since the last call; looks go on meanwhile."""
         times, self.times = self.times, defaultdict(float)
         return times
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Looks at the thread that enters, while the context is active."""
+        """Looks at the thread that enters the context, while it is active."""
         with self._by_signals() if self._may_interrupt() else self._by_a_thread():
             yield
 
     def _may_interrupt(self) -> bool:
-        """Whether signals can be used: only in the main thread, and if the script does not use the alarm."""
+        """Whether signals can be used: in the main thread, if the script does not use the alarm itself."""
         is_main = threading.current_thread() is threading.main_thread()
-        own = signal.getsignal(signal.SIGALRM)
-        is_free = own == signal.SIG_DFL or getattr(own, "__module__", "") == __name__  # left over from a fork
+        handler = signal.getsignal(signal.SIGALRM)
+        is_left_over = getattr(handler, "__module__", "") == __name__  # from the parent of a fork
+        is_free = handler == signal.SIG_DFL or is_left_over
         is_set = any(signal.getitimer(signal.ITIMER_REAL))
-        return is_main and is_free and not is_set and not _tells_of_signals()
+        return is_main and is_free and not is_set and not _writes_signals()
 
     @contextlib.contextmanager
     def _by_signals(self) -> Iterator[None]:
-        """Lets the thread look at itself at each alarm. Another thread would have to wait for it.
+        """Makes the thread look at itself at each alarm: another thread would have to wait for it.
 
-        Python handles an alarm after a call or at a jump back, so not within `a @ b`. But such operators let
-        other threads run, one of which looks meanwhile.
+        Python handles an alarm after a call or at a jump back, so not within `a @ b`. But such an operator
+        lets other threads run, and one of these looks meanwhile.
         """
         before, handled = own_time(), 0.0
         thread_id = threading.get_ident()
-        meanwhile: list[Seen] = []
+        pending: list[Look] = []
 
         def look(_number: int, frame: FrameType | None) -> None:
             nonlocal before, handled
             handled = clock()
             if frame is not None:
-                before = self._note(meanwhile or [(self._part(), self.stack(frame))], before, own_time())
-                meanwhile.clear()
+                before = self._note(pending or [(self._part(), self.stack(frame))], before, own_time())
+                pending.clear()
 
         def look_meanwhile() -> None:
             newest = began + EVERY_S * ((clock() - began) // EVERY_S)
-            if handled < newest and (seen := self._seen(thread_id)):
-                meanwhile.append(seen)
+            if handled < newest and (latest := self._look_at(thread_id)):
+                pending.append(latest)
 
-        if "torch._dynamo" in sys.modules:  # it would compile a function that interrupts a compiled model
+        if "torch._dynamo" in sys.modules:  # it would compile `look` when that interrupts a compiled model
             look = sys.modules["torch"].compiler.disable(look)
         signal.signal(signal.SIGALRM, look)
         signal.siginterrupt(signal.SIGALRM, False)
-        # Else the alarm would kill the process when Python, at exit, has released `look`.
+        # At exit Python releases `look`, and then an alarm would kill the process.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
         began = clock()
         signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
@@ -167,7 +169,7 @@ class Sampler:
 
     @contextlib.contextmanager
     def _by_a_thread(self) -> Iterator[None]:
-        """Looks from another thread if this one cannot be interrupted; it may miss a short line of Python."""
+        """Looks from another thread, if this one cannot be interrupted; may miss short lines of Python."""
         thread_id = threading.get_ident()
         end = threading.Event()
 
@@ -177,7 +179,7 @@ class Sampler:
                 before = self.look(thread_id, before)
 
         thread = threading.Thread(target=look, daemon=True)
-        thread.start()  # first: if it cannot, the script must go on as it was
+        thread.start()  # before anything is changed, as this may fail
         interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         try:
@@ -188,81 +190,81 @@ class Sampler:
             sys.setswitchinterval(interval)
 
     def look(self, thread_id: int, before: float) -> float:
-        """Records where a thread is, for whole intervals since `before`; returns the end of the last one.
+        """Looks at a thread, for the whole intervals since `before`; returns the end of the last one.
 
         The time of a failed look counts for the next one.
         """
         for _try in range(_TRIES):
             if thread_id not in sys._current_frames():  # it has ended
                 return clock()
-            if seen := self._seen(thread_id):
-                return self._note([seen], before, clock())
+            if look := self._look_at(thread_id):
+                return self._note([look], before, clock())
         return before
 
-    def _seen(self, thread_id: int) -> Seen | None:
-        """Where a thread is; None if it ran on meanwhile, so that its stack does not belong to its part."""
-        before = self._where(thread_id)
-        part, frame, _at = before
+    def _look_at(self, thread_id: int) -> Look | None:
+        """A look at a thread; None if it ran on meanwhile, so its stack may not belong to its part."""
+        position = self._position(thread_id)
+        part, frame, _instruction = position
         stack = self.stack(frame) if frame else ()
-        return (part, stack) if self._where(thread_id) == before else None
+        return (part, stack) if self._position(thread_id) == position else None
 
-    def _note(self, seen: Collection[Seen], before: float, now: float) -> float:
+    def _note(self, looks: Collection[Look], before: float, now: float) -> float:
         passed = max(0.0, EVERY_S * ((now - before) // EVERY_S))  # `own_time` may go back by a wait
-        for each in seen:
-            self.times[each] += passed / len(seen)
+        for look in looks:
+            self.times[look] += passed / len(looks)
         return before + passed
 
-    def _where(self, thread_id: int) -> tuple[str, FrameType | None, int]:
+    def _position(self, thread_id: int) -> tuple[str, FrameType | None, int]:
         frame = sys._current_frames().get(thread_id)
         return self._part(), frame, frame.f_lasti if frame else 0
 
-    def stack(self, frame: FrameType) -> tuple[Spot, ...]:
+    def stack(self, frame: FrameType) -> Stack:
         """The user's lines of a stack, the innermost last; within a loader, only those that it calls."""
         spots = list[Spot]()
         calls = ""
         is_outside = False
-        for each, line in traceback.walk_stack(frame):
-            code = each.f_code
-            if each is frame and dis.opname[code.co_code[each.f_lasti]] == "RESUME":
-                continue  # it is called just now: what took time came before
+        for caller, line in traceback.walk_stack(frame):
+            code = caller.f_code
+            if caller is frame and dis.opname[code.co_code[caller.f_lasti]] == "RESUME":
+                continue  # it has only just been called, so its caller took the time
             if file := self.users(code.co_filename):
-                at = line_at(code, each.f_lasti, line)
-                spots.append(Spot(file, at, code.co_qualname, "" if spots else calls))
+                number = line_at(code, caller.f_lasti, line)
+                spots.append(Spot(file, number, code.co_qualname, "" if spots else calls))
             elif spots and _LOADER in code.co_filename:
-                break  # the frames outside it are the loop that asks for a batch
+                break  # the frames outside are the loop that asks for a batch
             elif code.co_filename.endswith(_WORKER):
-                is_outside = True  # the frames outside it have started the worker
+                is_outside = True  # the frames outside have started the worker
             elif not (spots or is_outside) and _is_telling(code):
                 calls = code.co_qualname
         return tuple(reversed(spots))
 
     def lines(self, frame: FrameType | None) -> Iterator[str]:
         """The user's lines of a stack, the innermost first: `/home/me/train.py:41`."""
-        for each, line in traceback.walk_stack(frame):
-            if file := self.users(each.f_code.co_filename):
-                yield f"{file}:{line or line_before(each.f_code, each.f_lasti)}"
+        for caller, line in traceback.walk_stack(frame):
+            if file := self.users(caller.f_code.co_filename):
+                yield f"{file}:{line or line_before(caller.f_code, caller.f_lasti)}"
 
     def users(self, file: str) -> str:
         """The user's name of a user's file; empty for a file of a library."""
-        known = self._files.get(file)
-        if known is None:
-            known = self._files[file] = self._place(os.path.realpath(file)) if is_users(file) else ""
-        return known
+        place = self._files.get(file)
+        if place is None:
+            place = self._files[file] = self._place(os.path.realpath(file)) if is_users(file) else ""
+        return place
 
 
-def _tells_of_signals() -> bool:
-    """Whether the script has signals written to a file, as event loops do: alarms would fill that file."""
-    told = signal.set_wakeup_fd(-1)
-    if told in (-1, *_writers):  # in a worker that was forked meanwhile it is that of its parent
+def _writes_signals() -> bool:
+    """Whether the script has signals written to a file, as event loops do: alarms would fill it."""
+    file = signal.set_wakeup_fd(-1)
+    if file in (-1, *_writers):  # a worker that was forked during looks has that of its parent
         return False
-    _tell_of_signals(told)
+    _restore_signals(file)
     return True
 
 
-def _tell_of_signals(told: int) -> None:
-    """Sets a script's file for signals again, if it is still open; its other setting cannot be read back."""
+def _restore_signals(file: int) -> None:
+    """Restores a script's file for signals, if it is still open; its warning setting cannot be read back."""
     with contextlib.suppress(OSError, ValueError):
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(file, warn_on_full_buffer=False)
 
 
 @contextlib.contextmanager
@@ -275,7 +277,7 @@ def _at_signals(call: Callable[[], None]) -> Iterator[None]:
             call()
 
     thread = threading.Thread(target=follow, daemon=True)
-    thread.start()  # first: if it cannot, the script must go on as it was
+    thread.start()  # before anything is changed, as this may fail
     os.set_blocking(writer, False)
     _writers.add(writer)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -285,10 +287,10 @@ def _at_signals(call: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         newest = signal.set_wakeup_fd(-1)
-        if newest != writer:  # the script has set its own meanwhile
-            _tell_of_signals(newest)
+        if newest != writer:  # the script has set another file meanwhile
+            _restore_signals(newest)
         os.set_blocking(writer, True)
-        os.write(writer, _END)  # closing it would not end it: workers that were forked have a copy
+        os.write(writer, _END)  # closing the file is not enough: forked workers have a copy of it
         thread.join()
         sys.setswitchinterval(interval)
         _writers.discard(writer)
@@ -309,15 +311,15 @@ def line_at(code: CodeType, at: int, line: int | None) -> int:
 @functools.cache
 def _loop_of(code: CodeType, at: int) -> int | None:
     """The line of the `for` to which an instruction jumps back; None for other loops."""
-    by_offset = {each.offset: each for each in dis.get_instructions(code)}
+    by_offset = {instruction.offset: instruction for instruction in dis.get_instructions(code)}
     target = by_offset[by_offset[at].argval]
     return target.positions.lineno if target.opname == "FOR_ITER" and target.positions else None
 
 
 def line_before(code: CodeType, at: int) -> int:
     """The last line before an instruction that has none, such as the jump back of a loop."""
-    known = [line for start, _, line in code.co_lines() if line and start <= at]
-    return known[-1] if known else code.co_firstlineno
+    numbers = [line for start, _, line in code.co_lines() if line and start <= at]
+    return numbers[-1] if numbers else code.co_firstlineno
 
 
 def _is_telling(code: CodeType) -> bool:
@@ -328,26 +330,26 @@ def _is_telling(code: CodeType) -> bool:
 
 
 def text_at(place: str) -> str:
-    """The text of a line, `/home/me/train.py:41`."""
+    """The text of a line such as `/home/me/train.py:41`."""
     file, _, line = place.rpartition(":")
     return linecache.getline(file, int(line or 0)).strip()
 
 
 def places(pattern: str, file: str) -> Iterator[str]:
-    """The lines of a file that have a pattern, `train.py:41`."""
+    """The lines of a file that match a pattern, as `train.py:41`."""
     for number, line in enumerate(linecache.getlines(file), 1):
         if re.search(pattern, line):
             yield f"{os.path.basename(file)}:{number}"
 
 
-def lines(times: Mapping[Seen, float], passes: Collection[Place] = ()) -> list[Line]:
-    """The lines that took the most time, in this order: the innermost that has most of its callers' time.
+def lines(times: Mapping[Look, float], passes: Collection[Place] = ()) -> list[Line]:
+    """The lines that took the most time, the largest first: the innermost with most of their callers' time.
 
-    A line that calls several parts of a step, or a pass, is a loop: the lines that it calls are named, and it
-    itself only for the time in which it calls none.
+    A line that calls several parts of a step, or a pass, is a loop: the lines that it calls are listed, and
+    the loop itself only for the time that it spends outside of them.
     """
     by_part = defaultdict[str, Stacks](dict)
-    parts_below = defaultdict[tuple[Spot, ...], set[str]](set)
+    parts_below = defaultdict[Stack, set[str]](set)
     for (part, stack), seconds in times.items():
         if stack:
             by_part[part][stack] = seconds
@@ -358,10 +360,10 @@ def lines(times: Mapping[Seen, float], passes: Collection[Place] = ()) -> list[L
     return merged(line for part, stacks in by_part.items() for line in _named(part, stacks, least, loops))
 
 
-def merged(found: Iterable[Line]) -> list[Line]:
-    """Each line once, with the seconds of all its callers or loader workers; the largest first."""
+def merged(lines: Iterable[Line]) -> list[Line]:
+    """Each line once, with the seconds of all callers or loader workers; the largest first."""
     by_place: dict[tuple[str, str, int], Line] = {}
-    for line in found:
+    for line in lines:
         place = line.part, line.file, line.line
         before = by_place[place].seconds if place in by_place else 0.0
         by_place[place] = msgspec.structs.replace(line, seconds=before + line.seconds)
@@ -369,7 +371,7 @@ def merged(found: Iterable[Line]) -> list[Line]:
 
 
 def _named(part: str, stacks: Stacks, least: float, loops: Collection[Place]) -> Iterator[Line]:
-    """The outermost line of each stack, or instead of it lines that it calls, if one has most of its time."""
+    """The outermost line of each stack, or the lines that it calls if one of them has most of its time."""
     by_line = defaultdict[Place, Stacks](dict)
     for stack, seconds in stacks.items():
         by_line[stack[0].place][stack] = seconds
@@ -390,7 +392,7 @@ def _named(part: str, stacks: Stacks, least: float, loops: Collection[Place]) ->
 
 
 def _seconds_within(group: Stacks) -> dict[Place, float]:
-    """The seconds of all lines within the outermost line of these stacks, except its own lambdas."""
+    """The seconds of the lines that the outermost line of these stacks calls, except its own lambdas."""
     seconds_of = defaultdict[Place, float](float)
     for (outermost, *within), seconds in group.items():
         for place in {spot.place: None for spot in within if spot.place != outermost.place}:
@@ -399,7 +401,7 @@ def _seconds_within(group: Stacks) -> dict[Place, float]:
 
 
 def _called_by(group: Stacks, most: Place) -> Stacks:
-    """The stacks below their outermost line, as if it called one place itself: all callers count as one."""
+    """The stacks below their outermost line, from one place on, so that all its callers count as one."""
     below: Stacks = defaultdict(float)
     for (_, *within), seconds in group.items():
         places = [spot.place for spot in within]
@@ -410,20 +412,21 @@ def _called_by(group: Stacks, most: Place) -> Stacks:
 
 
 def _line(part: str, group: Stacks) -> Line:
-    """The outermost line of these stacks, with the functions of libraries that it was in."""
+    """The outermost line of these stacks, with the library functions that it was in."""
     total = sum(group.values())
-    took = defaultdict[str, float](float)  # by what the line called; a function in C is none
+    by_function = defaultdict[str, float](float)  # seconds; functions in C have no name
     for stack, seconds in group.items():
-        took[stack[-1].calls] += seconds
-    of_none = took.pop("", 0.0)
-    names = sorted(took, key=took.__getitem__, reverse=True) if total > 2 * of_none else []
+        by_function[stack[-1].calls] += seconds
+    unnamed_s = by_function.pop("", 0.0)
+    largest_first = sorted(by_function, key=by_function.__getitem__, reverse=True)
+    names = largest_first[:4] if total > 2 * unnamed_s else []
     file, line = next(iter(group))[0].place
     text = text_at(f"{file}:{line}")
-    return Line(part, file, line, total, names[:4], text, within=_function_within(group))
+    return Line(part, file, line, total, names, text, within=_function_within(group))
 
 
 def _function_within(group: Stacks) -> str:
-    """The function of the user's that a line calls for most of its time, with that one's dearest line."""
+    """The user's function that a line calls for most of its time, with the line that takes longest in it."""
     by_function = defaultdict[tuple[str, str], dict[int, float]](lambda: defaultdict(float))
     for (outermost, *within), seconds in group.items():
         first = next((spot for spot in within if spot.place != outermost.place), None)
@@ -437,18 +440,18 @@ def _function_within(group: Stacks) -> str:
 
 
 def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> Line:
-    """A line, with how often one loop calls its function in a step, if it does; `calls` of all."""
-    took = defaultdict[tuple[str, int, Spot | None], float](float)  # by function, its calls, and the loop
+    """A line, with how often a loop calls its function in a step, if one does; `calls`: of all functions."""
+    by_loop = defaultdict[tuple[str, int, Spot | None], float](float)  # by function, its calls, and the loop
     for (part, stack), seconds in times.items():
         places = [spot.place for spot in stack]
         if part == line.part and (line.file, line.line) in places:
             *callers, own = stack[: places.index((line.file, line.line)) + 1]
             count = calls[own.file, own.function]
             loops = [spot for spot in callers if 2 * calls[spot.file, spot.function] <= count]
-            took[own.function, count, loops[-1] if loops else None] += seconds
-    most = max(took, key=took.__getitem__)
+            by_loop[own.function, count, loops[-1] if loops else None] += seconds
+    most = max(by_loop, key=by_loop.__getitem__)
     name, count, loop = most
-    if loop is None or count < _MANY or took[most] < _NEARLY_ALL * sum(took.values()):
+    if loop is None or count < _MANY or by_loop[most] < _NEARLY_ALL * sum(by_loop.values()):
         return line
     where = f"{os.path.basename(loop.file)}:{loop.line}"
     words = f"in {name.rpartition('<locals>.')[2]}, called {count:,} times a step from {where}"

@@ -15,15 +15,15 @@ from perfkit.studies.sources import Plan, Progress, Session
 
 LOOK = "a look at its steps"  # a study that a source may refuse
 PROFILE = "perfkit.additions.shared.tracing:profile"  # a question to a training; see `Procedures.answer`
-Chosen = Recipe | str | None  # str: a stage, on top of the default ladder below it; None: the plain loop
+Chosen = Recipe | str | None  # a recipe; or a stage, on top of the default ladder below it; or the plain loop
 
 
 def planned(workload: str | None, recipe: Chosen, where: Where, study: str = LOOK) -> Plan:
     """The plan of a look. Refuses a recipe that cannot act there, as far as the workload's class tells."""
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
-    asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
-    plan = planning.plan(workload, stages=[stage], **asked).trying(below=True)
+    choices: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
+    plan = planning.plan(workload, stages=[stage], **choices).trying(below=True)
     source = plan.source()
     source.require(study)
     staging.acting(source)

@@ -1,4 +1,4 @@
-"""What the processes of a watched script are told by whoever starts them."""
+"""The settings that processes of a watched script get from the process that starts them."""
 
 import json
 from dataclasses import asdict, dataclass, field, replace
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a process, which it gets as JSON in its environment."""
+    """The settings of a process, as JSON in its environment."""
 
     package: str  # perfkit's own file
     scratch: str  # the root of the mirror, in a folder of this process alone

@@ -12,23 +12,23 @@ from torch.autograd.graph import GradientEdge
 
 def graph(roots: Any, most: float = math.inf) -> Iterator[Any]:
     """The nodes that a backward pass from these tensors or edges of the graph visits, at most `most`."""
-    seen = set[Any]()
+    visited = set[Any]()
     is_one = isinstance(roots, torch.Tensor | GradientEdge)  # an edge is a tuple itself
-    given = [roots] if is_one else roots
-    waiting = [root.node if isinstance(root, GradientEdge) else root.grad_fn for root in given]
-    while waiting and len(seen) < most:
+    starts = [roots] if is_one else roots
+    waiting = [root.node if isinstance(root, GradientEdge) else root.grad_fn for root in starts]
+    while waiting and len(visited) < most:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [before for before, _ in node.next_functions]
+        if node is not None and node not in visited:
+            visited.add(node)
+            waiting += [following for following, _ in node.next_functions]
             yield node
 
 
 def attributes(value: Any) -> dict[str, Any]:
     """The attributes of a plain object, including its slots."""
     state: Any = object.__getstate__(value)
-    parts = state if isinstance(state, tuple) else (state,)
-    return {name: part for each in parts if each for name, part in each.items()}
+    states = state if isinstance(state, tuple) else (state,)
+    return {name: member for part in states if part for name, member in part.items()}
 
 
 def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
@@ -38,8 +38,8 @@ def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
     elif depth:
         if not isinstance(value, list | tuple | Mapping):
             value = attributes(value)
-        for part in list(value.values() if isinstance(value, Mapping) else value):
-            yield from tensors(part, depth - 1)
+        for member in list(value.values() if isinstance(value, Mapping) else value):
+            yield from tensors(member, depth - 1)
 
 
 def is_plain(tensor: Any) -> bool:
@@ -81,10 +81,10 @@ def samples_of(batch: Any, indices: Any) -> int:
 
 
 def checksum(values: Iterable[torch.Tensor], most: int) -> int:
-    """A checksum of tensors: of at most `most` elements of each, which are spread over it."""
+    """A checksum of tensors: of at most `most` elements of each tensor, evenly spread."""
     total = 0
     for value in values:
         flat = value.detach().reshape(-1)
-        few = flat[:: flat.numel() // most + 1].contiguous().cpu()
-        total = zlib.crc32(few.view(torch.uint8).numpy().tobytes(), total)
+        elements = flat[:: flat.numel() // most + 1].contiguous().cpu()
+        total = zlib.crc32(elements.view(torch.uint8).numpy().tobytes(), total)
     return total

@@ -60,10 +60,10 @@ def _saw_tooth(x: np.ndarray, y: np.ndarray, epochs: Sequence[int]) -> Trend | N
 
 
 def _jump(values: np.ndarray, line: np.ndarray) -> int:
-    """The index where two levels meet that explain the values better than a line; 0 if they do not."""
-    rests = {}
+    """The index where one level becomes another, if two levels fit the values better than a line; else 0."""
+    errors = {}
     for cut in range(3, len(values) - 2):
         levels = values[:cut], values[cut:]
-        rests[cut] = sum(float(np.abs(level - np.median(level)).sum()) for level in levels)
-    at = min(rests, key=rests.__getitem__)
-    return at if rests[at] < float(np.abs(values - line).sum()) / 2 else 0
+        errors[cut] = sum(float(np.abs(level - np.median(level)).sum()) for level in levels)
+    best = min(errors, key=errors.__getitem__)
+    return best if errors[best] < float(np.abs(values - line).sum()) / 2 else 0
