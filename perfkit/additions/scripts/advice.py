@@ -22,29 +22,25 @@ def findings(symptoms: Symptoms) -> list[Finding]:
     costs = [cost for cause in CAUSES for cost in cause(symptoms)]
     others = [cost for cost in costs if cost.cause != "automatic_collection"]
     costs += [*steps.lines(symptoms, others), *loading.lines(symptoms, others)]
+    costs = [_bounded(cost, symptoms) for cost in costs]
     places = Counter(cost.where for cost in costs)
     of_workers = symptoms.evidence.loading.lines if symptoms.evidence.loading else []
     functions = dict[str, str]()  # lines with their functions
     for line in [*symptoms.evidence.lines, *of_workers]:  # the largest first
         if line.with_function != line.where:
             functions.setdefault(line.where, line.with_function)
-    completed = []
-    for cost in costs:
-        limit = "" if _may_gain_more(cost, symptoms) else cost.limit
-        where = functions.get(cost.where, cost.where)
-        # What is collected at the line of a cause are the objects that this cause makes.
-        if cost.cause != "automatic_collection" or places[cost.where] == 1:
-            completed.append(structs.replace(cost, limit=limit, where=where))
-    return ordered(completed)
+    # What is collected at the line of a cause are the objects that this cause makes.
+    costs = [cost for cost in costs if cost.cause != "automatic_collection" or places[cost.where] == 1]
+    return ordered([structs.replace(cost, where=functions.get(cost.where, cost.where)) for cost in costs])
 
 
-def _may_gain_more(finding: Finding, symptoms: Symptoms) -> bool:
-    """Whether the run may gain more than the cost's share of the steps that were looked at."""
-    if symptoms.growing:  # in other steps it has another share
-        return True
+def _bounded(cost: Finding, symptoms: Symptoms) -> Finding:
+    """A cost, without a limit of the gain where the run may gain more than its share."""
     # When workers load less, the steps get their cores, and become faster, too.
     has_workers = symptoms.evidence.data is not None and symptoms.evidence.data.workers > 0
-    return has_workers and symptoms.script.device == "cpu" and finding.cause in loading.LIMIT.of_the_wait
+    frees_cores = has_workers and symptoms.script.device == "cpu" and cost.cause in loading.LIMIT.of_the_wait
+    may_gain_more = symptoms.growing or frees_cores  # a part that grows has another share in other steps
+    return structs.replace(cost, limit="") if may_gain_more else cost
 
 
 def ordered(ideas: Sequence[Finding]) -> list[Finding]:
@@ -89,8 +85,7 @@ class Switches:
         if first not in changes or (gain is not None and gain < _LEAST_GAIN):
             return
         limit = "about" if first == "cpu_threads" else "up to"  # one thread was tried for a moment
-        # When workers have less to do, the steps get their cores, and become faster, too.
-        shares_cores = self.own.workers > 0 and self.target.device == "cpu"
+        shares_cores = self.own.workers > 0 and self.target.device == "cpu"  # as for `_bounded`
         if limit == "up to" and (self.symptoms.is_disturbed or shares_cores):
             gain = None
         share = self.symptoms.run.running(STEPS) * (1 - 1 / gain) if gain else None

@@ -50,15 +50,14 @@ class BatchLedger:
         if len(batches) == 1:  # as in most steps
             batches[0].loader.__dict__[_KIND] = TRAINING
             return batches, []
-        last_loader = batches[-1].loader if batches else None
-        of_last = [batch for batch in batches if batch.loader is last_loader]
+        of_last = [batch for batch in batches if batch.loader is batches[-1].loader]
         if len(batches) == len({id(batch.loader) for batch in batches}) == before:
             before = 0  # one batch of each loader, as where a teacher gets them first
         is_last_trained_on = len(of_last) == 1 or before < len(batches)
         training = list[Fetched]()
         evaluation = list[Fetched]()
         for number, batch in enumerate(batches):
-            is_of_last = is_last_trained_on and batch.loader is last_loader
+            is_of_last = is_last_trained_on and batch.loader is batches[-1].loader
             is_known = batch.loader.__dict__.get(_KIND) == TRAINING
             if number >= before or is_of_last or is_known:
                 batch.loader.__dict__[_KIND] = TRAINING

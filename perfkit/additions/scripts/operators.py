@@ -26,8 +26,7 @@ LIMIT = limits("evidence")
 BOTH_PASSES = "forward and backward"
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)')
 
-Function = tuple[str, str]
-"""A file, and the name of a function in it."""
+Function = tuple[str, str]  # a file, and the name of a function in it
 
 
 @dataclass

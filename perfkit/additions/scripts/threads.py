@@ -29,8 +29,7 @@ class Threads:
         self._script = script
         self._began = clock()
         self._cpu_s_before = _cpu_s()
-        # By the thread's id in the system: lines, each with the library function that it called.
-        self._looks = dict[int, Counter[tuple[str, str]]]()
+        self._looks = dict[int, Counter[tuple[str, str]]]()  # lines and library functions, by native id
 
     def look(self) -> None:
         """Notes the line of each thread."""
@@ -65,8 +64,7 @@ def _busy(looks: Counter[tuple[str, str]], core: float) -> BusyThread:
         by_place[place] += count
         if _only_polls(text_at(place), function):
             polling += count
-    place = max(by_place, key=by_place.__getitem__)
-    return BusyThread(place, core, polling >= LIMIT.mostly * looks.total())
+    return BusyThread(max(by_place, key=by_place.__getitem__), core, polling >= LIMIT.mostly * looks.total())
 
 
 def _only_polls(text: str, function: str) -> bool:
@@ -76,5 +74,4 @@ def _only_polls(text: str, function: str) -> bool:
 
 
 def _cpu_s() -> dict[int, float]:
-    """CPU seconds by the thread's id in the system."""
     return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}

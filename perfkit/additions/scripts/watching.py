@@ -220,16 +220,13 @@ def watched(answers: Answers, command: str, target: Target) -> Watched:
 
 
 def trend_of(account: Account, is_disturbed: bool = False) -> tuple[Trend | None, str]:
-    """The trend of plain steps, and the part that grows; on a disturbed machine, only a clear trend.
-
-    While other programs take more and more of the cores, steps get longer, but use no more CPU time.
-    """
+    """The trend of plain steps, and the part that grows; on a disturbed machine, only a clear trend."""
     plain = account.plain
     numbers = [step.number for step in plain]
     overall = trend(numbers, [step.seconds for step in plain], account.epochs)
     if overall is None or overall.kind == "steady":
         return None if is_disturbed else overall, ""
-    if is_disturbed:
+    if is_disturbed:  # while others take more and more of the cores, steps get longer without more CPU time
         of_cpu = trend(numbers, [step.cpu_s for step in plain], account.epochs)
         if of_cpu is None or of_cpu.kind == "steady":
             return None, ""

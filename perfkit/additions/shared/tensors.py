@@ -75,7 +75,7 @@ def samples(tensor: torch.Tensor | None, batch: int = 0) -> int:
 
 
 def samples_of(batch: Any, indices: Any) -> int:
-    """The samples in a batch, by its indices if they are known; those of an iterable data set are a wish."""
+    """The samples in a batch: one for each index, or its size without any, as of an iterable data set."""
     count = len(indices) if isinstance(indices, list | tuple) else 0
     return count if count and indices[0] is not None else size(batch, count)
 

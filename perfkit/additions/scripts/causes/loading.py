@@ -36,8 +36,7 @@ def _handling(symptoms: Symptoms) -> Found:
     """Data in memory that is handled number by number, or row by row."""
     data, loading = symptoms.evidence.data, symptoms.evidence.loading
     share = symptoms.share_of(*BATCHES)
-    slow_list = "from a list of numpy.ndarrays is extremely slow"
-    warnings = [text for text in symptoms.printed if slow_list in text]
+    warnings = [text for text in symptoms.printed if LIMIT.slow_list in text]
     if warnings:  # `train.py:41: UserWarning: …`
         where = os.path.basename(warnings[0].partition(": ")[0])
         shares = [*symptoms.loading_lines(), *symptoms.lines(OWN)]
@@ -91,9 +90,7 @@ def _workers(symptoms: Symptoms) -> Found:
         making = max(loading.wall_s, loading.seconds) / loading.batches
         share = symptoms.of_run(batches * (waiting - making))
         if waiting >= LIMIT.longer * making and share >= LEAST / 2:  # the rest is handing batches over
-            yield _CAUSES.found(
-                "workers_cost_more", loader, share, symptoms=symptoms, making=making, waiting=waiting
-            )
+            yield _CAUSES.found("workers_cost_more", loader, share, data=data, making=making, waiting=waiting)
     if not memory or not data.workers:
         return
     if memory.threads > LIMIT.usual_threads:

@@ -40,10 +40,7 @@ def _starts_of_epochs(symptoms: Symptoms) -> Found:
 
 
 def _main_line(symptoms: Symptoms, part: str) -> tuple[str, str]:
-    """The place and the text of the line that takes most of a part of the run; both empty without one.
-
-    For a loop, there is no place, and the text is the library function that it calls most.
-    """
+    """The place and text of the line with most of a part, or empty; of a loop, a function without a place."""
     line = next((line for line, _ in symptoms.lines(part)), None)
     if line is None or line.calls_layer or line.seconds < LIMIT.most * symptoms.evidence.parts[part]:
         return "", ""

@@ -10,16 +10,7 @@ from statistics import median
 from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
-from perfkit.additions.scripts.messages import (
-    AGAIN,
-    BETWEEN,
-    COMPILING,
-    LEAST,
-    MUCH_MEMORY,
-    OWN,
-    STEPS,
-    Symptoms,
-)
+from perfkit.additions.scripts.messages import AGAIN, BETWEEN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
 from perfkit.additions.shared.lines import EVERY_S, Line, text_at
 
 _CAUSES = Causes(__name__)
@@ -107,7 +98,7 @@ def _in_steps(symptoms: Symptoms) -> Found:
     forward = next((line.where for line, _ in symptoms.lines("forward")), "")
     times, part = evidence.parametrized
     if times >= LIMIT.again and part >= LEAST / 2:
-        share = part * symptoms.run.running(STEPS)
+        share = symptoms.of_run(part * evidence.steps_s)
         yield _CAUSES.found("parametrized_again", forward, share, times=times)
     where = symptoms.site("evaluation")
     share = sum(part for line, part in symptoms.lines(OWN) if _calls_model(symptoms, line, where))
@@ -196,8 +187,7 @@ def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
     is_long = backward - usual > 2 * deviation
     for line, share in symptoms.lines(OWN):
         is_much = share >= LIMIT.much  # a line that calls the model counts, too, such as a Jacobian
-        exceeds_passes = share > symptoms.share_of("forward", "backward")
-        needed = LIMIT.losses if exceeds_passes else LIMIT.needed
+        needed = LIMIT.losses if share > symptoms.share_of("forward", "backward") else LIMIT.needed
         excluded = places | (backward_and_step if is_much else passes | of_parts)
         is_needed = any(re.search(needed, name) for name in line.calls)
         if share >= least and sees_models and line.where not in excluded and not is_needed:
@@ -207,8 +197,7 @@ def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
             facts["is_long"] = _call_s(symptoms, line) >= LIMIT.long_call_s
             finding = _CAUSES.found("own_line", line.where, share, **facts)
             yield structs.replace(finding, cause="own_line_in_graph", limit="") if in_graph else finding
-    # A backward pass usually takes longer than forward, unless much of forward has no gradients. The passes
-    # of a compiled model say nothing about that.
+    # Work without gradients makes forward longer than backward; a compiled model does not show that.
     is_longer = 0 < backward < symptoms.share_of("forward") and not symptoms.run.compiled
     half = symptoms.share_of("forward") / 2
     for line, share in symptoms.lines("forward"):
