@@ -1,4 +1,4 @@
-"""What is avoidable in a script, the largest first, and which switches to try, with their bounds."""
+"""Avoidable costs of a script, the largest first, and switches to try, with bounds of their gains."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,12 +13,12 @@ from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units
 
-_LEAST_GAIN = 1.03  # a smaller one is not told from chance
+_LEAST_GAIN = 1.03  # a smaller gain cannot be told from chance
 CAUSES = (*outside.CAUSES, *steps.CAUSES, *loading.CAUSES)
 
 
 def findings(symptoms: Symptoms) -> list[Finding]:
-    """What is avoidable, the largest first."""
+    """The avoidable costs, the largest first."""
     costs = [cost for cause in CAUSES for cost in cause(symptoms)]
     others = [cost for cost in costs if cost.cause != "automatic_collection"]
     costs += [*steps.lines(symptoms, others), *loading.lines(symptoms, others)]
@@ -35,7 +35,7 @@ def findings(symptoms: Symptoms) -> list[Finding]:
 
 
 def _bounded(cost: Finding, symptoms: Symptoms) -> Finding:
-    """A cost, without a limit of the gain where the run may gain more than its share."""
+    """A cost, without a bound of its gain if the run may gain more than the cost's share."""
     # When workers load less, the steps get their cores, and become faster, too.
     has_workers = symptoms.evidence.data is not None and symptoms.evidence.data.workers > 0
     frees_cores = has_workers and symptoms.script.device == "cpu" and cost.cause in loading.LIMIT.of_the_wait
@@ -44,7 +44,7 @@ def _bounded(cost: Finding, symptoms: Symptoms) -> Finding:
 
 
 def ordered(ideas: Sequence[Finding]) -> list[Finding]:
-    """Those that were tried and help, those that were not tried, and the others; the most first."""
+    """Ideas in order: those that helped when tried, untried ones, others; the largest gains first."""
     # A cause comes before a switch that may give more, if it is a plain waste, or gives about as much.
     bounds = [idea.weight for idea in ideas if idea.settings and idea.limit == "up to"]
     least = ALIKE * max(bounds, default=0.0)
@@ -60,7 +60,7 @@ def ordered(ideas: Sequence[Finding]) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Switches:
-    """What may be switched: the symptoms, some plain steps, and how much faster one compute thread is."""
+    """The measurements from which gains of switches are estimated."""
 
     symptoms: Symptoms
     target: Target
@@ -73,11 +73,11 @@ class Switches:
 
     @property
     def work_s(self) -> float:
-        """A step whose batch is there at once; on a GPU the wait may hide work that remains."""
+        """Seconds of a step whose batch is ready; on a GPU, waiting may hide a part of the work."""
         return max(self.steps.step_s * (1 - self.steps.waiting), 1e-9)
 
     def idea(self, title: str, why: str, settings: Mapping[str, Value], rest_s: float | None = None) -> Found:
-        """A suggestion, if its first switch can be set and gains; a step still takes `rest_s`, if known."""
+        """A suggestion, if its first switch can be set and gains. `rest_s`: the shortest step with it."""
         first = next(iter(settings))
         gain = self.steps.step_s / rest_s if rest_s else None
         recipe, _ = applicable(self.own.replace(**settings), self.target)

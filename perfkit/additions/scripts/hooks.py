@@ -18,7 +18,7 @@ WRAPPED, USED, READ = TABLES["wrapped"], TABLES["used"], TABLES["read"]["names"]
 
 
 def check() -> None:
-    """Raises `RunFailed` if this version of torch, which may be a new one, is not as the hooks expect."""
+    """Raises `RunFailed` if torch, perhaps a newer version, is not as the hooks expect."""
     if problem := next(_problems(), ""):
         raise failed("torch", version=torch.__version__, problem=problem)
 

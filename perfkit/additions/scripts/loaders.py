@@ -83,7 +83,7 @@ class Watch:
         }
 
     def end_looking(self) -> None:
-        """Ends looking, at a batch that is not watched."""
+        """Ends the looks of a worker, for a batch that is not watched."""
         if self._sampling is not None:
             self._sampling.close()
             self._sampling = None

@@ -31,7 +31,7 @@ Function = tuple[str, str]  # a file, and the name of a function in it
 
 @dataclass
 class _Operator:
-    """A node of a pass, without the node itself, which would keep tensors in memory."""
+    """Facts of a node of a pass; the node itself would keep tensors in memory."""
 
     seconds: float
     weight: int | None  # the `id` of the weight in whose gradient the pass ends here
@@ -97,7 +97,7 @@ class OperatorTimes:
         self._timers = {node: _NodeTimer(self, node) for node in nodes}
 
     def _end_pass(self) -> None:
-        """Records the pass that has ended, and lets go of its nodes."""
+        """Records the pass that has ended, and releases its nodes."""
         indices = {node: index for index, node in enumerate(self._timers)}
         operators = list[_Operator]()
         for node, timer in self._timers.items():

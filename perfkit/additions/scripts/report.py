@@ -44,8 +44,8 @@ def first_sentence(result: Any) -> str:
 def _to_try(result: Any) -> list[Finding]:
     """The rows of *What to try*: all but switches of unknown gain, and those that do not help."""
     ideas = ordered([*result.findings, *result.suggestions])
-    known = [idea for idea in ideas if idea.measured or idea.share or not idea.settings]
-    return [idea for idea in known if idea.may_help]
+    rows = [idea for idea in ideas if idea.measured or idea.share or not idea.settings]
+    return [idea for idea in rows if idea.may_help]
 
 
 def sections(result: Any) -> list[Content]:

@@ -53,7 +53,7 @@ class Evaluations(Callback):
 
 
 class RunAccount(Evaluations):
-    """Adds up the steps of a script by part, and is cheap enough for steps that run at their own speed."""
+    """Adds up the steps of a script by part of the run, at little cost."""
 
     def __init__(self, script: Script) -> None:
         super().__init__(script)

@@ -240,7 +240,7 @@ def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> parity.Check:
 
 
 def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
-    """Notices of what ended or was not applied, and the checks of both sides."""
+    """Notices of switches that were not applied, and of a side that ended; the checks of both sides."""
     run = result.b
     notices = [Notice(f"not applied: {name}: {why}") for name, why in run.not_applied.items()]
     ended = [Notice(f"ended: {run.facts['ended']}")] if "ended" in run.facts else []

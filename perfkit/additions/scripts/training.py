@@ -258,7 +258,7 @@ class Updates(Callback):
         return hooks.wrapped(plain(args[-1]), self._step)
 
     def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Counts a step that a gradient scaler skips, because gradients overflowed, as a step."""
+        """Counts a step that a gradient scaler skips because gradients overflowed."""
         count = self._count
         result = plain(scaler, optimizer, *args, **kwargs)
         if self._count == count:

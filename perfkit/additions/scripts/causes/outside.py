@@ -40,7 +40,7 @@ def _starts_of_epochs(symptoms: Symptoms) -> Found:
 
 
 def _main_line(symptoms: Symptoms, part: str) -> tuple[str, str]:
-    """The place and text of the line with most of a part, or empty; of a loop, a function without a place."""
+    """The place and text of the main line of a part, if there is one; of a loop, only what it calls."""
     line = next((line for line, _ in symptoms.lines(part)), None)
     if line is None or line.calls_layer or line.seconds < LIMIT.most * symptoms.evidence.parts[part]:
         return "", ""

@@ -172,7 +172,7 @@ CAUSES = (_modes, _threads, _collections, _graph_grows, _in_steps, _zeros, _weig
 
 
 def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
-    """The lines that take much time, and are not the place of a finding."""
+    """Lines that take much time, and are not the place of a finding."""
     places = {finding.where for finding in findings}
     sites = symptoms.script.sites
     passes = {os.path.basename(site.place) for site in sites if site.role in LIMIT.passes}
@@ -215,5 +215,5 @@ def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
 
 
 def _call_s(symptoms: Symptoms, line: Line) -> float:
-    """Seconds that each call from a loop takes; 0 if no loop was seen to call the function of the line."""
+    """Seconds of a call from a loop; 0 if no loop was seen to call the line's function."""
     return line.seconds / symptoms.evidence.steps / line.times if line.times else 0.0
