@@ -239,5 +239,4 @@ def trend_of(account: Account, is_disturbed: bool = False) -> tuple[Trend | None
     others = (last.sum() - last[largest]) / max(first.sum() - first[largest], 1e-9)
     if is_disturbed and last[largest] < LIMIT.far * max(1.0, others) * first[largest]:
         return None, ""
-    is_most = growth[largest] > 0.8 * np.abs(growth).sum()
-    return overall, messages.OF_STEP[largest] if is_most else ""
+    return overall, messages.OF_STEP[largest] if growth[largest] > 0.8 * np.abs(growth).sum() else ""
