@@ -88,7 +88,7 @@ CASES = (
 
 
 def start(launch, toggles, known=None):
-    script = WatchedScript(launch, toggles, known=known)
+    script = WatchedScript(launch, toggles, facts=known)
     script.timeout_s = 200
     return script
 

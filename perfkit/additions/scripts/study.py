@@ -183,7 +183,7 @@ class ScriptSession(RoundSession):
             launch,
             toggles,
             seed=source.plan.subject.seed,
-            known=source.facts,
+            facts=source.facts,
             observers=source.starter.observers,
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,

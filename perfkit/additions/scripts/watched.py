@@ -128,7 +128,7 @@ class WatchedScript(Conversation):
         toggles: Mapping[str, Value] | None = None,  # switches that are set from outside
         *,
         seed: int = 0,  # of torch, Python and NumPy
-        known: ScriptFacts | None = None,  # from another process of the script
+        facts: ScriptFacts | None = None,  # from another process of the script
         observers: Sequence[str] = (),  # further observers to make in its process, as `module:name`
         on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
@@ -138,7 +138,7 @@ class WatchedScript(Conversation):
         self._files = tempfile.TemporaryDirectory(prefix="perfkit-", ignore_cleanup_errors=True)
         self.folder = Path(self._files.name)  # of this process alone; it contains the mirror
         self._mirror = os.path.realpath(self.folder / "files")
-        sites = known.sites if known else []
+        sites = facts.sites if facts else []
         loaders = [site.frames[0] for site in sites if site.frames and site.role == "loader"]
         settings = Settings(
             package=perfkit.__file__,
@@ -150,7 +150,7 @@ class WatchedScript(Conversation):
             started=time.time(),
             seed=seed,
             toggles=dict(toggles or {}),
-            samples=known.samples_per_step if known else 1,
+            samples=facts.samples_per_step if facts else 1,
             loaders=[(frame.file, frame.line, frame.column) for frame in loaders],
             observers=list(observers),
         )
