@@ -1,4 +1,4 @@
-"""Several ranks that train together: who is late and why, how well they scale, where a step goes."""
+"""Several ranks that train together: who is late and why, how well they scale, what a step consists of."""
 
 COMMANDS = {
     "scale": ("perfkit.additions.ranks.command:scale", "How a script scales, and what more ranks could give")
@@ -10,4 +10,4 @@ _NAMES = (
     "mpirun", "python", "python3",
 )  # fmt: skip
 LAUNCHERS = dict.fromkeys(_NAMES, "perfkit.additions.ranks.command")
-"""Programs that start several processes: the module that watches and compares what they start."""
+"""Programs that start several processes, with the module that watches and compares these."""

@@ -1,4 +1,4 @@
-"""What a rank says of itself, as typed data."""
+"""The messages of a rank to its watcher, as typed data."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +15,14 @@ BUFFERS = "broadcast of buffers"  # the exchange that `DistributedDataParallel` 
 
 
 class StepOfRank(msgspec.Struct, frozen=True, array_like=True):
-    """A step; gradients that are still sent when the rank has computed all of them are `exchange`."""
+    """A step; `exchange` includes sending gradients after the rank has computed all of them."""
 
     number: int
     seconds: float
     parts: list[float]  # seconds, as in `PARTS`
-    hidden: float  # seconds in which gradients were exchanged while the rank computed
-    is_read: bool  # whether the exchange of gradients was measured, not taken from other steps
-    syncs: int  # exchanges of gradients
+    hidden: float  # seconds of exchanging gradients while the rank computed
+    is_read: bool  # whether its exchange was measured, not taken from another step
+    syncs: int  # how many times gradients were exchanged
     samples: int
     elements: int  # of the inputs
     marks: list[str]
@@ -37,7 +37,7 @@ class Stack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Exchange(msgspec.Struct, array_like=True):
-    """The calls of one collective at one line, in the steps that are told, and the bytes given to them."""
+    """The calls of one collective at one line, in the reported steps, and the bytes given to them."""
 
     name: str
     where: str
@@ -52,26 +52,26 @@ class LoaderOfRank(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     workers: int
     rows: int | None  # of its data set
-    drawn: int | None  # of them, in an epoch on this rank
+    drawn: int | None  # rows of an epoch on this rank
     is_divided: bool  # whether the sampler knows of ranks
     is_shuffled: bool
     epochs: list[list[int]]  # the first indices of each
 
 
 class Ddp(msgspec.Struct, frozen=True, kw_only=True):
-    """A `DistributedDataParallel` model, by torch's own account of it."""
+    """A `DistributedDataParallel` model, as torch's logging data describe it."""
 
     where: str
-    sent: int = 1  # passes that were seen to send its gradients
+    sent: int = 1  # passes in which its gradients were seen to be sent
     buckets: list[int]  # bytes
     bytes: int
     needs_no_search: bool  # whether `find_unused_parameters` is on, and none was unused
     buffers: dict[str, int]  # their bytes, by name
     backend: str
     cap: int = 0  # bytes of a bucket, at most
-    is_compiled: bool = False  # whether the model in it was compiled before
+    is_compiled: bool = False  # whether the wrapped model is compiled
     sync_norms: int = 0  # layers of `SyncBatchNorm`
-    unknown: list[str] = []  # parameters that train, and that it does not exchange
+    unknown: list[str] = []  # parameters that train, but are not exchanged
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -92,7 +92,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class State(msgspec.Struct, kw_only=True, tag=True):
-    """All that a rank has seen until now: it is sent when it is asked for, and when the rank ends."""
+    """All notes of a rank until now, sent when the watcher asks for them and when the rank ends."""
 
     rank: int
     ended: bool = False
@@ -104,25 +104,25 @@ class State(msgspec.Struct, kw_only=True, tag=True):
     ddps: list[Ddp] = []
     rows: dict[int, list[int]] = {}  # checksums of input rows, by step
     weights: dict[int, int] = {}  # checksums of all parameters, by step
-    embeddings: Rows | None = None  # as they were sent in one of these steps
+    embeddings: Rows | None = None  # whose gradients were sent in one of these steps
     threads: int = 0
-    is_of_agent: bool = False  # whether torchrun has started it
+    is_of_agent: bool = False  # whether torchrun has started the rank
     device: str = "cpu"
     gpu: str = ""  # the machine, and its UUID
-    backward: list[str] = []  # lines of these calls
-    inputs: list[str] = []  # lines of these calls
+    backward: list[str] = []  # lines of the calls
+    inputs: list[str] = []  # lines of the calls
     at: list[str] = []  # the user's lines that the main thread is in, the innermost first
-    inside: str = ""  # the collective that it is in
-    part: str = ""  # of a step, that it is in
-    cpu_s: float = 0.0  # CPU time of the process, in the steps that are told
+    inside: str = ""  # the collective that the main thread is in
+    part: str = ""  # of a step, that the rank is in
+    cpu_s: float = 0.0  # CPU time of the process in the reported steps
     count: int = 0  # of steps
     last_step_s: float = 0.0  # seconds since the last step
-    modes: list[str] = []  # what is on that makes passes slower, as anomaly detection
+    modes: list[str] = []  # that make passes slower, such as anomaly detection
     notes: list[str] = []
-    mechanisms: list[Mechanism] = []  # proofs of what is set
+    mechanisms: list[Mechanism] = []  # proofs of the switches
 
     @property
-    def told(self) -> int:
+    def covered_steps(self) -> int:
         """The number of steps that the stacks and exchanges cover; 1 if there is none."""
         return max(1, self.count - int(LIMIT.skipped))
 

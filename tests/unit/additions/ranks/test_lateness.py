@@ -5,7 +5,7 @@ import pytest
 
 from perfkit.additions.ranks import causes, report
 from perfkit.additions.ranks.causes import RankSymptoms
-from perfkit.additions.ranks.lateness import Lateness, Spent, lateness
+from perfkit.additions.ranks.lateness import Lateness, MeanStep, lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share
 from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
 from perfkit.additions.scripts.messages import Rows
@@ -270,7 +270,7 @@ def test_parameters_that_are_not_exchanged_are_named_unless_the_weights_are_equa
 def test_a_process_that_takes_more_cpu_time_than_those_of_other_ranks_is_told():
     """A thread of its own that never rests, while all ranks wait in turn."""
     spent = zip(ranks(0.9, 0.9), (0.9, 1.8), strict=True)
-    taking = [msgspec.structs.replace(state, cpu_s=cpu_s * state.told) for state, cpu_s in spent]
+    taking = [msgspec.structs.replace(state, cpu_s=cpu_s * state.covered_steps) for state, cpu_s in spent]
     told = found(taking)["busy_process"]
     assert "the process of rank 1 takes 1.80 s of CPU time in a step" in told.evidence
     assert told.weight >= 0.1, "it is said first where nothing else is"
@@ -725,7 +725,7 @@ def test_work_that_larger_inputs_need_is_told_from_work_that_is_not_needed(
     elements, at_times, part, has_more
 ):
     spent = [
-        Spent(rank=at, samples_per_s=1.0, parts=[], for_others=0.0, exposed=0.0, hidden=0.0, elements=each)
+        MeanStep(rank=at, samples_per_s=1.0, parts=[], for_others=0.0, exposed=0.0, hidden=0.0, elements=each)
         for at, each in enumerate(elements)
     ]
     late = Lateness(steps=9, step_s=1.0, spent=spent, late=0, at_times=at_times, part=part)
