@@ -1,7 +1,7 @@
-"""A program: it ends what a launch has started once whoever started it has gone, in whatever way.
+"""A program that ends whatever a launch has started once the process that started it has gone, in any way.
 
-Its standard input ends with the process at the other end. What belongs to the launch names its private folder
-in its environment: ranks have sessions of their own, may be suspended, and may have lost their parents.
+Its standard input closes with that process. The environment of each process of the launch names its private
+folder, which identifies it: ranks have their own sessions, may be suspended, and may have lost their parents.
 """
 
 import contextlib
@@ -10,22 +10,22 @@ import sys
 
 import psutil
 
-_MOST_LOOKS = 20  # at processes that go on starting others, or do not end in a second
+_MOST_ROUNDS = 20  # for processes that start others meanwhile, or do not end in a second
 
 
 def guard(folder: str, meeting: str) -> None:
-    """Ends all processes whose environment names the folder, then removes it and the folder of the socket."""
+    """Ends all processes whose environment names the folder, then removes it and the socket's folder."""
     sys.stdin.read()
-    for _ in range(_MOST_LOOKS):
-        found = list[psutil.Process]()
+    for _ in range(_MOST_ROUNDS):
+        killed = list[psutil.Process]()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
                 if any(folder in value for value in process.environ().values()):
                     process.kill()
-                    found.append(process)
-        if not found:
+                    killed.append(process)
+        if not killed:
             break
-        psutil.wait_procs(found, timeout=1.0)
+        psutil.wait_procs(killed, timeout=1.0)
     for private in (folder, meeting):
         shutil.rmtree(private, ignore_errors=True)
 

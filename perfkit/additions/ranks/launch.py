@@ -18,7 +18,7 @@ _LAUNCHERS = ("torch", "accelerate", "deepspeed")  # packages whose modules star
 
 @dataclass(frozen=True)
 class RanksLaunch(Launch):
-    """A command line that starts ranks. Tables show `program`: its script, or switches set on it."""
+    """A command line that starts ranks. Tables show `program`: its script, or the switches set on it."""
 
     command: tuple[str, ...] = ()  # such as `torchrun --nproc-per-node 2 train.py`, as words
     settings: tuple[tuple[str, Value], ...] = ()  # switches that are set on all ranks
@@ -26,23 +26,23 @@ class RanksLaunch(Launch):
     def __post_init__(self) -> None:
         if os.name == "nt":
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
-        if _found(self.command[0]) is None:
+        if _path_of(self.command[0]) is None:
             what = f"there is no program {self.command[0]} on the path"
             raise InvalidValue(what, "Write the command as you start it, such as torchrun … train.py")
 
     @property
     def script(self) -> Path | None:
-        """The first argument that is a file of Python."""
+        """The first argument that is a Python file."""
         script = _script_in(self.command)
         return Path(script).absolute() if script else None
 
     @property
     def words(self) -> list[str]:
-        return [_found(self.command[0]) or self.command[0], *self.command[1:]]
+        return [_path_of(self.command[0]) or self.command[0], *self.command[1:]]
 
     @property
-    def alone(self) -> Launch | None:
-        """What python starts as one process, without options of python; None for launchers of ranks."""
+    def single(self) -> Launch | None:
+        """The launch of a single process by `python`, without its options; None for launchers of ranks."""
         python, *words = self.command
         while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
             words = words[2:] if words[0] in ("-X", "-W") else words[1:]
@@ -58,12 +58,12 @@ class RanksLaunch(Launch):
         return Launch(program, tuple(arguments), is_module)
 
     def describe(self) -> str:
-        more = f" with {in_words(dict(self.settings))}" if self.settings else ""
-        return shlex.join(self.command) + more
+        suffix = f" with {in_words(dict(self.settings))}" if self.settings else ""
+        return shlex.join(self.command) + suffix
 
 
-def _found(program: str) -> str | None:
-    """The program that is meant: that of the environment in which perfkit itself runs, if it has one."""
+def _path_of(program: str) -> str | None:
+    """The path of a program, preferably in the environment of perfkit itself."""
     return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
 
 
@@ -72,12 +72,12 @@ def _script_in(command: Sequence[str]) -> str | None:
 
 
 def launch_of(command: Sequence[str], settings: Mapping[str, Value] | None = None) -> RanksLaunch:
-    """The launch of a command, as it is or with switches that are set from outside."""
+    """The launch of a command, unchanged or with switches set from outside."""
     title = in_words(settings or {}) or _script_in(command) or command[0]
     return RanksLaunch(title, command=tuple(command), settings=tuple((settings or {}).items()))
 
 
-def launch_with(command: Sequence[str], script: str, named: str) -> RanksLaunch:
-    """A command that starts a script: where it names the other one (`named`), or else at its end."""
-    words = [script if word == named else word for word in command]
-    return launch_of(words if named in command else [*command, script])
+def launch_with(command: Sequence[str], script: str, original: str) -> RanksLaunch:
+    """A command with `script` in place of `original`, or at its end if `original` is not in it."""
+    words = [script if word == original else word for word in command]
+    return launch_of(words if original in command else [*command, script])

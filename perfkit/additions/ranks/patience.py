@@ -1,4 +1,4 @@
-"""How long ranks that take no step are waited for, by their beats and a clock alone."""
+"""How long to wait for ranks that take no step, decided from their beats and a clock alone."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,20 +9,20 @@ from perfkit.additions.ranks.messages import LIMIT, Beat, Hello
 
 
 @dataclass
-class HeardRank:
-    """What is known of a rank on this node."""
+class RankPeer:
+    """The connection to a rank on this node, and its last signs of progress."""
 
     hello: Hello
-    line: Connection
-    went_on_at: float  # when it was last seen to go on, or else to come
+    connection: Connection
+    went_on_at: float  # when it last made progress, or else joined
     steps: int = 0
     part: str = ""  # of its run, that it is in
     longest_s: float = 0.0  # between two steps
     has_ended: bool = False
-    closed_at: float = 0.0  # when its line was closed, by the clock of `went_on_at`
+    closed_at: float = 0.0  # when its connection was closed, by the clock of `went_on_at`
 
     def hear(self, beat: Beat, now: float) -> None:
-        """A step shows that it goes on; so does the end of an evaluation, before the step after it."""
+        """Notes a beat. A new step is progress; so is the end of an evaluation, before the step after it."""
         takes_step = beat.steps > self.steps
         if takes_step and self.steps:
             self.longest_s = max(self.longest_s, now - self.went_on_at)
@@ -33,33 +33,33 @@ class HeardRank:
 
 
 class Patience:
-    """Knows how long no rank has gone on, and how long to wait for one. `clock` returns seconds."""
+    """Measures how long no rank has made progress, and decides how long to wait. `clock` returns seconds."""
 
-    def __init__(self, ranks: Mapping[int, HeardRank], clock: Callable[[], float] = time.monotonic) -> None:
-        self._ranks = ranks  # which come, are heard, and end meanwhile
+    def __init__(self, ranks: Mapping[int, RankPeer], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ranks = ranks  # its owner changes them as ranks join, beat and end
         self._clock = clock
         self._began_at = clock()
 
     def all_train(self) -> bool:
-        """Whether all ranks of this node have come and have taken two steps."""
-        expected = max((heard.hello.local for heard in self._ranks.values()), default=0)
-        return 0 < expected <= len(self._ranks) and all(heard.steps >= 2 for heard in self._ranks.values())
+        """Whether all ranks of this node have joined and taken two steps."""
+        expected = max((peer.hello.local for peer in self._ranks.values()), default=0)
+        return 0 < expected <= len(self._ranks) and all(peer.steps >= 2 for peer in self._ranks.values())
 
     def quiet_s(self) -> float:
-        """Seconds since a rank was last seen to go on; 0 once all have ended, as the launch will, too."""
+        """Seconds since any rank made progress; 0 once all have ended, as the launch is about to end."""
         ranks = self._ranks.values()
-        if ranks and all(heard.has_ended for heard in ranks):
+        if ranks and all(peer.has_ended for peer in ranks):
             return 0.0
-        return self._clock() - max((heard.went_on_at for heard in ranks), default=self._began_at)
+        return self._clock() - max((peer.went_on_at for peer in ranks), default=self._began_at)
 
     def busy(self) -> dict[int, str]:
         """Ranks in a part of their run that may last, and that part."""
-        return {heard.hello.rank: heard.part for heard in self._running() if heard.part in LIMIT.may_last}
+        return {peer.hello.rank: peer.part for peer in self._running() if peer.part in LIMIT.may_last}
 
     def limit_s(self) -> float:
-        """How long a step is waited for: longer at the start, where steps are long, and for what may last."""
-        are_slow = any(heard.longest_s > LIMIT.quiet_s / LIMIT.times_as_long for heard in self._running())
+        """How long to wait for a step: longer at the start, for long steps, and for parts that may last."""
+        are_slow = any(peer.longest_s > LIMIT.quiet_s / LIMIT.times_as_long for peer in self._running())
         return float(LIMIT.start_s if are_slow or self.busy() or not self.all_train() else LIMIT.quiet_s)
 
-    def _running(self) -> list[HeardRank]:
-        return [heard for heard in self._ranks.values() if not heard.line.closed]
+    def _running(self) -> list[RankPeer]:
+        return [peer for peer in self._ranks.values() if not peer.connection.closed]

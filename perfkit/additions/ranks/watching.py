@@ -16,7 +16,7 @@ from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.launch import RanksLaunch
 from perfkit.additions.ranks.messages import State
-from perfkit.additions.ranks.started import LOST_RANK, Ending, WatchedRanks, proofs_of_all
+from perfkit.additions.ranks.started import LOST_RANK, Ending, WatchedRanks, merge_proofs
 from perfkit.additions.scripts.report import warned
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
@@ -47,18 +47,18 @@ class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
     states: list[State] = []
     printed: list[str] = []
     warnings: list[str] = []
-    ended: bool = False  # whether the command came to its end meanwhile
+    ended: bool = False  # whether the command ended while it was watched
     taken: float = 0.0  # the share of the cores that other programs took
-    mechanisms: list[Mechanism] = []  # proofs of what was set
+    mechanisms: list[Mechanism] = []  # proofs of the switches
 
     @property
     def first_sentence(self) -> str:
-        """The largest avoidable thing."""
-        worst = next((each for each in self.findings if each.weight >= WORTH_A_SENTENCE), None)
+        """The largest avoidable cost, in a sentence."""
+        worst = next((finding for finding in self.findings if finding.weight >= WORTH_A_SENTENCE), None)
         return str(report.WORDS.first(self, worst))
 
     def sections(self) -> list[Content]:
-        """All of it, for people."""
+        """The whole report, for people."""
         contents: list[Content] = [self.first_sentence]
         if self.mechanisms:
             contents.append(checks("Set from outside", self.mechanisms))
@@ -72,8 +72,8 @@ class RanksReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def alone(launch: RanksLaunch, progress: Progress) -> contextlib.AbstractContextManager[None]:
     """Waits until nothing else is measured here; launches of several nodes would wait for each other."""
-    of_launcher = itertools.takewhile(lambda word: not word.endswith(".py"), launch.command)
-    if _NODES.search(" ".join(of_launcher)):  # what follows is the script's own
+    launcher_words = itertools.takewhile(lambda word: not word.endswith(".py"), launch.command)
+    if _NODES.search(" ".join(launcher_words)):  # without the script's own arguments
         return contextlib.nullcontext()
     return device_lock(None, progress.cancelled, progress.wait)
 
@@ -81,37 +81,36 @@ def alone(launch: RanksLaunch, progress: Progress) -> contextlib.AbstractContext
 def watch_launch(
     launch: RanksLaunch, progress: Progress | None = None, budget_s: float = 60.0, whole: bool = False
 ) -> RanksReport:
-    """Watches a command's ranks for so long once all train; `RunFailed` where one fails, or all hang."""
+    """Watches a command for `budget_s` once all its ranks train; `RunFailed` if one fails, or all hang."""
     progress = progress or Progress()
     launched = WatchedRanks(launch, on_progress=progress.phase, cancelled=progress.cancelled)
     with launched:
         before = launched.cpu_times
-        how = launched.let_train(budget_s, whole)
+        ending = launched.let_train(budget_s, whole)
         taken = cores.taken_share(before, launched.cpu_times)
-        if how is Ending.HANGS:
+        if ending is Ending.HANGS:
             raise hanging(launched)
         if launched.ranks and 0 not in launched.ranks:
             what = f"ranks {', '.join(map(str, sorted(launched.ranks)))} of {launched.world} ran on this node"
             raise RunFailed(what, "The report of all ranks is on the node of rank 0")
-        if how is Ending.FAILED:
+        if ending is Ending.FAILED:
             raise failed(launched)
-        if how is Ending.SILENT or not launched.states:
+        if ending is Ending.SILENT or not launched.states:
             what = f"{launch.describe()}: no rank was seen that trains"
             raise launched.problem(what, str(report.WORDS.joins(launch)))
-        return _result(launched, how, taken)
+        return _result(launched, ending, taken)
 
 
-def _result(launched: WatchedRanks, how: Ending, taken: float) -> RanksReport:
+def _result(launched: WatchedRanks, ending: Ending, taken: float) -> RanksReport:
     states = launched.states
-    hellos = [heard.hello for heard in launched.ranks.values()]
-    proofs = proofs_of_all([state.mechanisms for state in states])
+    hellos = [peer.hello for peer in launched.ranks.values()]
+    proofs = merge_proofs([state.mechanisms for state in states])
     if wrong := [f"{proof.name} ({proof.evidence})" for proof in proofs if not proof.ok]:
         raise RunFailed(f"not in effect: {', '.join(wrong)}", "Watch it without this switch")
-    late = lateness(states)
     chose = "OMP_NUM_THREADS" in os.environ
-    symptoms = RankSymptoms(states, late, len(hellos), cores.usable_cores(), chose, taken > CLEAN)
+    symptoms = RankSymptoms(states, lateness(states), len(hellos), cores.usable_cores(), chose, taken > CLEAN)
     remarks = report.WORDS.remarks(launched.restarts, launched.missing, taken)
-    noted = dict.fromkeys(note for state in states for note in state.notes)
+    notes = dict.fromkeys(note for state in states for note in state.notes)
     return RanksReport(
         command=launched.launch.describe(),
         ranks=launched.world,
@@ -120,23 +119,23 @@ def _result(launched: WatchedRanks, how: Ending, taken: float) -> RanksReport:
         cores=symptoms.cores,
         threads=states[0].threads,
         steps=min(state.count for state in states),
-        lateness=late,
+        lateness=symptoms.lateness,
         findings=causes.findings(symptoms) if len(states) > 1 else [],
         states=[msgspec.structs.replace(state, steps=[], stacks=[], rows={}) for state in states],
         printed=warnings_of(launched.written("err")),
-        warnings=[*report.divided(remarks), *noted],
-        ended=how is Ending.ENDED,
+        warnings=[*report.divided(remarks), *notes],
+        ended=ending is Ending.ENDED,
         taken=taken,
         mechanisms=proofs,
     )
 
 
 def failed(launched: WatchedRanks) -> RunFailed:
-    """Which rank failed first, with its last words; the others fail because they lose it."""
-    told = [state for state in launched.states if state.failure]
-    first = min(told, key=lambda state: bool(LOST_RANK.search(state.failure)), default=None)
-    mute = [each for rank, each in launched.ranks.items() if each.line.closed and rank not in launched.told]
-    mute.sort(key=lambda each: each.closed_at)  # a launcher ends the others
+    """Names the rank that failed first, with its last words; the others fail because they lose it."""
+    failures = [state for state in launched.states if state.failure]
+    first = min(failures, key=lambda state: bool(LOST_RANK.search(state.failure)), default=None)
+    mute = [c for rank, c in launched.ranks.items() if c.connection.closed and rank not in launched.answers]
+    mute.sort(key=lambda peer: peer.closed_at)  # a launcher ends the others later
     if first and not LOST_RANK.search(first.failure):
         mute = []
     what = str(report.WORDS.failed(launched, first, mute))
@@ -145,26 +144,26 @@ def failed(launched: WatchedRanks) -> RunFailed:
 
 
 def hanging(launched: WatchedRanks) -> RunFailed:
-    """Which rank has not come where the others wait, with the stacks of all."""
-    told = {state.rank: state for state in launched.states}
-    waiting = {rank: state for rank, state in told.items() if state.inside or state.part == "backward"}
+    """Names the rank that has not come where the others wait, with the stacks of all."""
+    states = {state.rank: state for state in launched.states}
+    waiting = {rank: state for rank, state in states.items() if state.inside or state.part == "backward"}
     absent = [rank for rank in range(launched.world) if rank not in waiting]
-    quiet_s = max((state.last_step_s for state in told.values()), default=0.0)
+    quiet_s = max((state.last_step_s for state in states.values()), default=0.0)
     differ = len({(state.inside, *state.at[:1]) for state in waiting.values()}) > 1
-    what = report.WORDS.hanging(told, waiting, absent, differ, quiet_s)
+    what = report.WORDS.hanging(states, waiting, absent, differ, quiet_s)
     remedy = "Every rank must come to the same exchanges, in the same order"
-    return launched.problem(str(what), remedy, _stacks(launched, told))
+    return launched.problem(str(what), remedy, _stacks(launched, states))
 
 
-def _stacks(launched: WatchedRanks, told: dict[int, State]) -> Iterator[str]:
-    for rank, state in told.items():
+def _stacks(launched: WatchedRanks, states: dict[int, State]) -> Iterator[str]:
+    for rank, state in states.items():
         yield f"rank {rank}: " + " <- ".join(map(os.path.basename, state.at))
-    mute = [heard.hello for rank, heard in launched.ranks.items() if rank not in told]
+    mute = [peer.hello for rank, peer in launched.ranks.items() if rank not in states]
     for pid in {hello.pid for hello in mute} & launched.pids():
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGUSR2)
     if mute:
-        time.sleep(1.0)  # in which they are written
+        time.sleep(1.0)  # while they write their stacks
     for hello in mute:
         path = launched.folder / f"stacks{hello.rank}"
         if path.is_file():

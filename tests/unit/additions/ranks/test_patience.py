@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.ranks.messages import LIMIT, Beat, Hello
-from perfkit.additions.ranks.patience import HeardRank, Patience
+from perfkit.additions.ranks.patience import Patience, RankPeer
 
 TRAINS = "own code"
 BEGINS = [(0, 0, "comes"), (0, 1, "comes"), (1, 0, (2, TRAINS)), (1, 1, (2, TRAINS))]
@@ -20,13 +20,13 @@ def after(events, now):
     for time_s[0], rank, said in events:
         if said == "comes":
             hello = Hello(rank=rank, world=2, local=2, pid=1, restart=0)
-            ranks[rank] = HeardRank(hello, SimpleNamespace(closed=False), time_s[0])
+            ranks[rank] = RankPeer(hello, SimpleNamespace(closed=False), time_s[0])
         elif said == "ends":
             ranks[rank].has_ended, ranks[rank].went_on_at = True, time_s[0]
         elif said == "answers":
             ranks[rank].went_on_at = time_s[0]
         elif said == "is lost":
-            ranks[rank].line.closed = True
+            ranks[rank].connection.closed = True
         else:
             steps, part = said
             ranks[rank].hear(Beat(steps=steps, part=part), time_s[0])

@@ -13,7 +13,7 @@ import pytest
 from perfkit.additions.ranks import started
 from perfkit.additions.ranks.messages import Hello, State
 from perfkit.additions.ranks.patience import Patience
-from perfkit.additions.ranks.started import Meeting, WatchedRanks, of_all, proofs_of_all
+from perfkit.additions.ranks.started import Meeting, WatchedRanks, merge_behaviours, merge_proofs
 from perfkit.additions.referee.behaviour import Behaviour
 from perfkit.errors import InvalidValue
 from perfkit.results.schema import Mechanism
@@ -21,15 +21,15 @@ from perfkit.results.schema import Mechanism
 
 def test_a_switch_is_in_effect_only_where_it_is_on_every_rank():
     on, off = Mechanism("static_graph", True, "it is"), Mechanism("static_graph", False, "it is not")
-    (proof,) = proofs_of_all([[on], [on]])
+    (proof,) = merge_proofs([[on], [on]])
     assert (proof.ok, proof.evidence) == (True, "on all 2 ranks: it is")
-    (proof,) = proofs_of_all([[on], [off]])
+    (proof,) = merge_proofs([[on], [off]])
     assert (proof.ok, proof.evidence) == (False, "rank 1: it is not")
 
 
 def test_what_is_in_effect_on_a_single_rank_is_told_in_its_own_words():
     on = Mechanism("static_graph", True, "it is")
-    assert proofs_of_all([[on]]) == [on]
+    assert merge_proofs([[on]]) == [on]
 
 
 @pytest.fixture
@@ -85,14 +85,14 @@ def behaviour(**changes):
 
 def test_what_all_ranks_did_is_summed_and_their_losses_are_averaged():
     alone = behaviour(losses=[2.0, 5.0], evaluations=[1], marked=1, run={"evaluation": 2.0})
-    both = of_all([behaviour(), alone])
+    both = merge_behaviours([behaviour(), alone])
     assert (both.loaded, both.values, both.losses) == ([16, 16], [160, 160], [1.5, 4.0])
     assert (both.evaluations, both.run) == ([1], {"evaluation": 2.0})
     assert len(set(both.batches)) == 2
 
 
 def test_samples_of_steps_that_are_not_kept_are_those_of_all_ranks():
-    assert of_all([behaviour(left_out=1, samples_left_out=8)] * 2).samples == 2 * (8 + 8) + 2 * 8
+    assert merge_behaviours([behaviour(left_out=1, samples_left_out=8)] * 2).samples == 2 * (8 + 8) + 2 * 8
 
 
 # ---------------------------------------------------------------- watched
@@ -113,8 +113,8 @@ class Line:
 def watching(*heard):
     """What watches the second of two ranks, and these."""
     watched = WatchedRanks.__new__(WatchedRanks)
-    watched.ranks, watched.told, watched.restarts = {}, {}, 0
-    watched.launch = SimpleNamespace(alone=None)
+    watched.ranks, watched.answers, watched.restarts = {}, {}, 0
+    watched.launch = SimpleNamespace(single=None)
     watched._patience = Patience(watched.ranks)
     for rank, message in heard:
         watched._meet(Hello(rank=rank, world=2, local=2, pid=1, restart=0), Line(message))
@@ -132,12 +132,12 @@ def test_a_rank_that_ends_is_told_and_is_not_waited_for():
 def test_what_ranks_have_said_before_a_restart_is_not_mixed_with_what_comes_after(monkeypatch):
     """A failure, and the first rank of the restart, come at the same time."""
     watched = watching((1, State(rank=1, failure="KeyError")))
-    line = watched.ranks[1].line
+    line = watched.ranks[1].connection
     again = Hello(rank=1, world=2, local=2, pid=2, restart=1)
     watched._meeting = SimpleNamespace(socket=object(), next=lambda: (again, Line(None)))
     monkeypatch.setattr(started.connections, "wait", lambda lines, seconds: [watched._meeting.socket, line])
     watched._listen()
-    assert (watched.told, watched.ranks[1].hello.restart) == ({}, 1)
+    assert (watched.answers, watched.ranks[1].hello.restart) == ({}, 1)
 
 
 def test_a_rank_that_was_not_heard_of_is_missing_on_whatever_node():

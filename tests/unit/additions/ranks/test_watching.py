@@ -12,7 +12,7 @@ from perfkit.additions.ranks import command, watching
 from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.messages import Hello, State
-from perfkit.additions.ranks.patience import HeardRank
+from perfkit.additions.ranks.patience import RankPeer
 from perfkit.additions.ranks.started import Ending
 from perfkit.additions.ranks.watching import RanksReport, alone
 from perfkit.additions.scripts import command as scripts_command
@@ -75,7 +75,7 @@ def test_a_command_that_turns_out_to_train_in_one_process_is_watched_as_one(tmp_
 
     def several(launch, *how):
         what = "python train.py trains in one process, and has no ranks"
-        raise TrainsAlone(what, "Watch it as one", launch.alone)
+        raise TrainsAlone(what, "Watch it as one", launch.single)
 
     def one(launch, *how):
         seen.append((launch.program, launch.arguments, launch.module))
@@ -138,7 +138,7 @@ def test_what_python_starts_by_itself_is_its_script_or_module_and_no_argument(
     """The first word that ended in .py was run: of `python -m pkg.train --config config.py` the settings."""
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
-    found = launch_of(command).alone
+    found = launch_of(command).single
     assert (found and (found.program, found.arguments, found.module)) == alone
 
 
@@ -214,10 +214,14 @@ def test_ranks_of_which_one_seems_late_on_a_busy_machine_are_not_said_to_be_alik
 def test_of_ranks_that_ended_without_a_word_the_first_is_named_as_a_launcher_ends_the_others():
     def ended(rank, closed_at):
         hello = Hello(rank=rank, world=2, local=2, pid=1, restart=0)
-        return HeardRank(hello, SimpleNamespace(closed=True), 0.0, closed_at=closed_at)
+        return RankPeer(hello, SimpleNamespace(closed=True), 0.0, closed_at=closed_at)
 
     heard = {0: ended(0, closed_at=3.2), 1: ended(1, closed_at=3.1)}
     launched = SimpleNamespace(
-        ranks=heard, told={}, states=[], world=2, problem=lambda what, remedy, rank: RunFailed(what, remedy)
+        ranks=heard,
+        answers={},
+        states=[],
+        world=2,
+        problem=lambda what, remedy, rank: RunFailed(what, remedy),
     )
     assert watching.failed(launched).what.startswith("rank 1 of 2 ended without a word")
