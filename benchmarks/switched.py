@@ -69,7 +69,7 @@ def switch(how: Watching) -> None:
     Switched.hooks.clear()
     Switched.thread_s = _thread_s()
     if how is not Watching.ON:
-        for set_rate in Switched.recorder.exchange.rates:  # else torch would go on timing each pass
+        for set_rate in Switched.recorder.exchange.rate_setters:  # else torch would go on timing each pass
             set_rate(NEVER)
 
 

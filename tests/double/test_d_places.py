@@ -11,7 +11,7 @@ import perfkit
 from perfkit.additions.inside import KernelReport, loop, step
 from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
-from perfkit.additions.ranks.ddp import DdpExchange, SeenDdp
+from perfkit.additions.ranks.ddp import DdpExchange, DdpRecord
 from perfkit.additions.ranks.messages import State
 from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.scripts.questions import Questions
@@ -252,14 +252,14 @@ def test_a_rank_reads_nothing_while_a_graph_is_captured(here):  # 4.17
 
     script = SimpleNamespace(steps=SimpleNamespace(count=0))
     recorder, exchange = RankRecorder.__new__(RankRecorder), DdpExchange(script, None)
-    recorder.script, recorder._seen = script, State(rank=0)
+    recorder.script, recorder._state = script, State(rank=0)
     logger = SimpleNamespace(set_runtime_stats_and_log=refused)
     model = type("Model", (), {"logger": logger, "device_type": "cuda"})
-    exchange.models[model] = SeenDdp("train.py:1", None)
+    exchange.models[model] = DdpRecord("train.py:1", None)
     here.is_initialized = here.is_capturing = True
     recorder.on_input(torch.ones(2, device=CUDA))
     exchange.backward(lambda: None)
-    assert (recorder._seen.rows, exchange._step.is_read) == ({}, False)
+    assert (recorder._state.rows, exchange._step.is_read) == ({}, False)
 
 
 def of_a_script(precision):

@@ -1,7 +1,7 @@
-"""Steps of a rank whose parts are only timed: to note all of one takes 0.3 ms, as its code leaves the caches.
+"""Steps of a rank whose parts are only timed, as a full record takes 0.3 ms: its code leaves the caches.
 
-Everything is noted in the first steps, and then in a few of each `LIMIT.every`: by their numbers, so that all
-ranks note the same ones. Where anything but a usual pass comes, the rest of its step is noted, too.
+The first steps are noted in full, then a few of each `LIMIT.every`. Their numbers decide which, so that all
+ranks note the same ones. After anything but a usual pass, the rest of its step is noted in full, too.
 Inputs are counted in all steps: a rank may get larger ones at any time, and be late for them.
 """
 
@@ -22,21 +22,21 @@ from perfkit.worker.checks import compiled_graphs
 
 
 class BriefSteps(Callback):
-    """Decides which steps are only timed; it comes after the other callbacks."""
+    """Decides which steps are only timed; the last of the callbacks."""
 
-    def __init__(self, script: Script, noted: Callable[[ScriptStep], None]) -> None:
+    def __init__(self, script: Script, on_timed: Callable[[list[ScriptStep]], None]) -> None:
         self.is_on = False
-        self.is_possible = False  # once somebody listens, unless an optimizer steps within a backward pass
+        self.is_possible = False  # whether somebody listens, and no optimizer steps within a backward pass
         self._script = script
-        self._noted = noted  # is told of each of these
-        self._last: Any = None  # the optimizer that ends a step
-        self._graphs = 0  # that were compiled before the steps that are only timed
+        self._on_timed = on_timed  # is called with each step that was only timed
+        self._last: Any = None  # the optimizer whose step is the last one of a training step
+        self._graphs = 0  # compiled before the steps that are only timed
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
-        """Not all of the next step is noted, once enough are."""
+        """Decides about the next step after one that was noted in full."""
         script = self._script
-        ending = (each for each in script.optimizers if trained_by(each) == script.steps.last)
-        self._last = next(ending, None)
+        matching = (each for each in script.optimizers if trained_by(each) == script.steps.last)
+        self._last = next(matching, None)
         self._graphs = compiled_graphs()
         is_at_rest = not script.is_between and script.fetching_since is None  # no batch waits for its pass
         is_usual = self.is_possible and self._last and not script.toggles and is_at_rest
@@ -54,41 +54,41 @@ class BriefSteps(Callback):
             self.note_all()
 
     def note_all(self) -> None:
-        """Has the rest of the step under way noted."""
+        """Notes the rest of the step under way in full."""
         self.is_on = False
 
     def updated(self, optimizer: Any) -> None:
-        """An optimizer has made a usual step."""
+        """Notes a usual step of an optimizer, which may end the training step."""
         steps = self._script.steps
         is_loaded = steps.inputs.are_loaded and steps.now.samples > 0  # as in most scripts
         if not is_loaded:
             steps.inputs.share(steps.now, trained_by(optimizer))
         if optimizer is not self._last:
             return
-        if self._graphs != compiled_graphs():  # which `Script` notes
+        if self._graphs != compiled_graphs():  # `Script` marks the step
             self.note_all()
             steps.updated(trained_by(optimizer))
             return
-        ended = steps.now
-        ended.seconds = clock() - steps.since
+        step = steps.now
+        step.seconds = clock() - steps.since
         if not is_loaded:
-            steps.inputs.complete([ended])
+            steps.inputs.complete([step])
         steps.count += 1
-        self._noted(ended)
+        self._on_timed([step])
         steps.now = ScriptStep()
         steps.since = clock()
         self.is_on = self._is_due()
 
 
-class OfRank(Callback):
-    """What is listened to in a rank: it knows whether the step under way is only timed."""
+class RankCallback(Callback):
+    """A callback of a rank; it knows whether the step under way is only timed."""
 
     def __init__(self, script: Script, brief: BriefSteps) -> None:
         self._brief = brief
         super().__init__(script)  # type: ignore[call-arg]
 
 
-class RankLoaders(OfRank, Loaders):
+class RankLoaders(RankCallback, Loaders):
     """The loaders of a rank."""
 
     def _fetch(self, plain: Any, iterator: Any) -> Any:
@@ -110,8 +110,8 @@ class RankLoaders(OfRank, Loaders):
         return batch
 
 
-class RankModels(OfRank, Models):
-    """The models of a rank; a call that evaluates has the rest of its step noted."""
+class RankModels(RankCallback, Models):
+    """The models of a rank; after a call that evaluates, the rest of the step is noted in full."""
 
     def _called(self, model: Any, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script
@@ -122,7 +122,7 @@ class RankModels(OfRank, Models):
         return super()._called(model, call, *args, **kwargs)
 
 
-class RankUpdates(OfRank, Updates):
+class RankUpdates(RankCallback, Updates):
     """The backward passes and optimizers of a rank."""
 
     def _backward(self, plain: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -143,8 +143,8 @@ class RankUpdates(OfRank, Updates):
         script = self._script
         if not self._brief.is_on:
             return super()._step(plain, optimizer, *args, **kwargs)
-        has_closure = (args or kwargs) and any(each is not None for each in (*args, *kwargs.values()))
-        if script.steps.in_backward:  # its step ends with the next one's first pass
+        has_closure = (args or kwargs) and any(value is not None for value in (*args, *kwargs.values()))
+        if script.steps.in_backward:  # the training step ends with the first pass of the next one
             self._brief.is_possible = False
         is_usual = not has_closure and self._brief.is_possible and optimizer in script.optimizers
         if not is_usual or is_capturing():

@@ -1,6 +1,6 @@
-"""A rank, in its own process: what it does is noted (recorder.py), and told by a thread (reporter.py).
+"""A rank, in its own process: recorder.py notes what it does, and a thread reports it (reporter.py).
 
-Nothing is asked at a step's end: ranks that are stopped one by one would wait for each other for ever.
+Questions do not stop it at the end of a step: ranks that stop one by one would wait for each other for ever.
 """
 
 import _thread
@@ -30,12 +30,12 @@ from perfkit.process.failures import explain
 
 
 class Joining(Callback):
-    """Makes this process a rank once the script has made the group of all ranks, or trains without one."""
+    """Makes this process a rank once the script makes the group of all ranks, or trains without one."""
 
-    def __init__(self, script: Script, asked: list[Any], joined: Callable[[Hello, Connection], None]) -> None:
+    def __init__(self, script: Script, observers: list[Any], on_joined: Callable[..., None]) -> None:
         self._script = script
-        self._asked = asked  # callbacks that note nothing where nobody listens, as on another machine
-        self._joined = joined
+        self._observers = observers  # callbacks that are removed if nobody listens, as on another machine
+        self._on_joined = on_joined  # is called with the rank's `Hello` and its connection
         self._is_needed = True
         for module in (dist, dist.distributed_c10d):
             hooks.around(module, "init_process_group", self._make_group)
@@ -46,12 +46,12 @@ class Joining(Callback):
         return result
 
     def on_steps(self, _steps: list[ScriptStep]) -> None:
-        presumed = "1" if self._script.steps.count >= LIMIT.alone else ""  # where nothing says it
-        if self._is_needed and os.environ.get("WORLD_SIZE", presumed) == "1":
+        default = "1" if self._script.steps.count >= LIMIT.alone else ""  # it seems to train alone
+        if self._is_needed and os.environ.get("WORLD_SIZE", default) == "1":
             self.join()  # many scripts make no group for a single rank
 
     def join(self) -> None:
-        """Joins as the rank that this process is; without a group of ranks, it is the only one."""
+        """Connects to the watcher as the rank of this process; without a group, it is the only rank."""
         if not self._is_needed:
             return
         rank, world = 0, 1
@@ -61,51 +61,51 @@ class Joining(Callback):
         try:
             sock.connect(self._script.settings.address)
         except OSError as problem:
-            self._leave(*self._asked)
+            self._remove(self, *self._observers)
             print(f"perfkit cannot see rank {rank}, because nobody listens here: {problem}", file=sys.stderr)
             return
         self._is_needed = False
-        self._leave()
-        line = Connection(sock.detach())
+        self._remove(self)
+        connection = Connection(sock.detach())
         local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or world
         restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         hello = Hello(rank=rank, world=world, local=int(local), pid=os.getpid(), restart=restart)
-        line.send_bytes(msgspec.json.encode(hello))
-        self._joined(hello, line)
+        connection.send_bytes(msgspec.json.encode(hello))
+        self._on_joined(hello, connection)
 
-    def _leave(self, *others: Callback) -> None:
-        self._script.set_callbacks(*[each for each in self._script.callbacks if each not in (self, *others)])
+    def _remove(self, *callbacks: Callback) -> None:
+        self._script.set_callbacks(*[each for each in self._script.callbacks if each not in callbacks])
 
 
 def listen(settings: Settings, files: Outputs) -> RankRecorder:
-    """Is called in each process of a launch once it has imported torch; those that join are ranks."""
+    """Sets up each process of a launch once it has imported torch; those that join are ranks."""
     hooks.check()
     script = Script(settings, files)
     recorder = RankRecorder(script)
-    recorder.listen()  # to a backward pass within that of `Updates`
+    recorder.listen()  # first, so that its hook of backward is inside that of `Updates`
 
-    def joined(hello: Hello, line: Connection) -> None:
+    def on_joined(hello: Hello, connection: Connection) -> None:
         recorder.rank = hello.rank
         recorder.world = hello.world
         recorder.brief.is_possible = True
-        reporter = RankReporter(recorder, hello, line)
-        _tell_the_end(reporter)
-        if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:  # also where the other threads stand still
+        reporter = RankReporter(recorder, hello, connection)
+        _report_end(reporter)
+        if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:  # works even if no other thread runs
             path = os.path.join(os.path.dirname(settings.scratch), f"stacks{hello.rank}")
             faulthandler.register(signal.SIGUSR2, open(path, "w", encoding="utf-8"))  # noqa: SIM115 - kept open
         sys.setswitchinterval(LIMIT.switch_s)
-        _thread.start_new_thread(reporter.attend, ())  # a script may wait for all that `threading` knows
+        _thread.start_new_thread(reporter.attend, ())  # a script may wait for all threads of `threading`
 
     brief = recorder.brief
-    usual = [RankLoaders(script, brief), RankModels(script, brief), RankUpdates(script, brief)]
-    joining = Joining(script, [recorder.evaluations, recorder, brief], joined)
+    training = [RankLoaders(script, brief), RankModels(script, brief), RankUpdates(script, brief)]
+    joining = Joining(script, [recorder.evaluations, recorder, brief], on_joined)
     setting = [recorder.setting] if settings.ranked else []
-    script.set_callbacks(script, *usual, recorder.evaluations, *setting, joining, recorder, brief)
+    script.set_callbacks(script, *training, recorder.evaluations, *setting, joining, recorder, brief)
     return recorder
 
 
-def _tell_the_end(reporter: RankReporter) -> None:
-    """Has a rank tell what it raises, or that it is over; a process that it forks is not a rank."""
+def _report_end(reporter: RankReporter) -> None:
+    """Reports the error or the end of a rank when it comes; a process that it forks is not a rank."""
 
     def crashed(show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
         show(kind, problem, trace)
@@ -113,5 +113,5 @@ def _tell_the_end(reporter: RankReporter) -> None:
 
     hooks.around(sys, "excepthook", crashed)
     atexit.register(reporter.end)
-    multiprocessing.util.Finalize(None, reporter.end, exitpriority=0)  # what is forked has no `atexit`
+    multiprocessing.util.Finalize(None, reporter.end, exitpriority=0)  # forked processes skip `atexit`
     os.register_at_fork(after_in_child=reporter.close)

@@ -1,4 +1,4 @@
-"""What a rank tells whoever watches it: a thread answers, so that nothing keeps the training waiting."""
+"""The reports of a rank to its watcher, sent by a thread so that nothing keeps the training waiting."""
 
 import contextlib
 import os
@@ -17,28 +17,28 @@ from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, Message, Stack,
 from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.shared.clock import clock, cpu_clock
 
-_ASKED = "perfkit/asked"  # a key in the store of the launch
-_FAR = timedelta(seconds=LIMIT.far_s)  # how long to wait for answers from other nodes
+_QUESTION = "perfkit/asked"  # a key in the store of the launch
+_FAR_TIMEOUT = timedelta(seconds=LIMIT.far_s)  # the longest wait for answers from other nodes
 
 
 class OtherNodes:
-    """The ranks of other nodes, which are reached through the store of the launch."""
+    """The ranks of other nodes, reached through the store of the launch."""
 
     def __init__(self, recorder: RankRecorder, hello: Hello) -> None:
         self._recorder = recorder
         self._hello = hello
         self._store: Any = None
         if hello.local < hello.world:
-            with self._reaching():
+            with self._store_may_be_gone():
                 address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-                if not (address and port):  # the ranks have met elsewhere, and the training waits here
+                if not (address and port):  # the ranks met elsewhere, and the training waits here
                     raise ValueError("MASTER_ADDR and MASTER_PORT are not set")
-                # A line of our own: what waits for something on the script's would hold this one up.
-                self._store = dist.TCPStore(address, int(port), wait_for_workers=False, timeout=_FAR)  # type: ignore[attr-defined]
+                # A second connection: requests that wait on the script's one would delay this one.
+                self._store = dist.TCPStore(address, int(port), wait_for_workers=False, timeout=_FAR_TIMEOUT)  # type: ignore[attr-defined]
 
     @contextlib.contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Goes on without them, and says so, where the store is not reached: it ends with its node."""
+    def _store_may_be_gone(self) -> Iterator[None]:
+        """Notes that the store cannot be reached, and goes on without it; it ends with its node."""
         try:
             yield
         except (RuntimeError, ValueError) as problem:
@@ -46,81 +46,81 @@ class OtherNodes:
             self._recorder.script.note(f"ranks of other nodes are not heard of: {problem}")
 
     def ask(self) -> list[State]:
-        """What the ranks of other nodes have seen, for rank 0; ranks on its own answer twice."""
-        told = list[State]()
+        """The states of the ranks of other nodes, for rank 0; ranks on its own node answer twice."""
+        states = list[State]()
         if self._store is None or self._hello.rank:
-            return told
-        with self._reaching():
-            self._store.set(_ASKED, "1")
-            keys = [f"{_ASKED}/{rank}" for rank in range(1, self._hello.world)]
+            return states
+        with self._store_may_be_gone():
+            self._store.set(_QUESTION, "1")
+            keys = [f"{_QUESTION}/{rank}" for rank in range(1, self._hello.world)]
             with contextlib.suppress(RuntimeError):  # some do not answer
-                self._store.wait(keys, _FAR)
+                self._store.wait(keys, _FAR_TIMEOUT)
             answers = [self._store.get(key) for key in keys if self._store.check([key])]
-            told += [msgspec.json.decode(answer, type=State) for answer in answers]
-        return told
+            states += [msgspec.json.decode(answer, type=State) for answer in answers]
+        return states
 
-    def answer(self, state: Callable[[], State]) -> None:
-        """Tells rank 0 what this rank has seen, once it has asked."""
-        with self._reaching():
-            if self._store is not None and self._hello.rank and self._store.check([_ASKED]):
-                told = state()
-                few = sorted(told.stacks, key=lambda stack: -stack.seconds)[: LIMIT.most_stacks]
-                small = structs.replace(told, steps=told.steps[-LIMIT.most_steps :], stacks=few)
-                self._store.set(f"{_ASKED}/{self._hello.rank}", msgspec.json.encode(small))
+    def answer(self, make_state: Callable[[], State]) -> None:
+        """Sends this rank's state to rank 0, if it has asked."""
+        with self._store_may_be_gone():
+            if self._store is not None and self._hello.rank and self._store.check([_QUESTION]):
+                state = make_state()
+                stacks = sorted(state.stacks, key=lambda stack: -stack.seconds)[: LIMIT.most_stacks]
+                excerpt = structs.replace(state, steps=state.steps[-LIMIT.most_steps :], stacks=stacks)
+                self._store.set(f"{_QUESTION}/{self._hello.rank}", msgspec.json.encode(excerpt))
                 self._store = None
 
 
-def pause_s(looks: int, spent_s: float) -> float:
-    """Seconds until the next look, if so many took a thread so much CPU time: it has its share of a core."""
-    affordable_s = spent_s / looks / LIMIT.of_looks if looks >= LIMIT.first_looks else 0.0
+def pause_s(looks: int, cpu_s: float) -> float:
+    """Seconds to the next look at the stack: `looks` took `cpu_s`, and may have a small share of a core."""
+    affordable_s = cpu_s / looks / LIMIT.of_looks if looks >= LIMIT.first_looks else 0.0
     return float(min(max(LIMIT.look_s, affordable_s), LIMIT.longest_look_s))
 
 
 class RankReporter:
-    """Tells what a recorder has noted, and where the rank was whenever its stack was looked at."""
+    """Sends what a recorder has noted, and the lines that the rank was in at each look at its stack."""
 
-    def __init__(self, recorder: RankRecorder, hello: Hello, line: Connection) -> None:
+    def __init__(self, recorder: RankRecorder, hello: Hello, connection: Connection) -> None:
         self._recorder = recorder
-        self._line = line  # two threads say something on it, and the one that trains closes it
+        self._connection = connection  # two threads send on it, and the one that trains closes it
         self._sending = threading.Lock()
         self._over = threading.Event()
         self._others = OtherNodes(recorder, hello)
 
     def attend(self) -> None:
-        """Looks at the thread that trains, says that it lives, and answers for it, until it has ended."""
+        """Looks at the training thread's stack, sends its beats, and answers for it, until it has ended."""
         recorder = self._recorder
-        before = beaten = clock()
+        before = last_beat = clock()
         looks = 0
         while not self._over.is_set():
             try:
-                is_asked = self._line.poll(pause_s(looks, cpu_clock()))
-                if is_asked:
-                    self._line.recv_bytes()
+                has_question = self._connection.poll(pause_s(looks, cpu_clock()))
+                if has_question:
+                    self._connection.recv_bytes()
             except (EOFError, OSError):
-                if not self._over.is_set():  # whoever watched is gone: nothing of it may be left
+                if not self._over.is_set():  # the watcher is gone, and nothing of its launch may be left
                     os._exit(1)
                 return
-            sys.setswitchinterval(LIMIT.undisturbed_s)  # else the training goes on, and the look is in vain
+            sys.setswitchinterval(LIMIT.undisturbed_s)  # else the training goes on, and spoils the look
             before = recorder.sampler.look(recorder.script.steps.trainer, before)
             sys.setswitchinterval(LIMIT.switch_s)
             looks += 1
-            if is_asked:
+            if has_question:
                 self.send(self.state())
                 for state in self._others.ask():
                     self.send(state)
-            if before - beaten > LIMIT.beat_s:
-                beaten = before
+            if before - last_beat > LIMIT.beat_s:
+                last_beat = before
                 self.send(Beat(steps=recorder.script.steps.count, part=recorder.part_now()))
                 self._others.answer(self.state)
 
     def send(self, message: Message) -> None:
-        """Says something; that nobody listens any more shows when a question is awaited."""
+        """Sends a message. A watcher that has gone is noticed only when a question is awaited."""
         if not self._over.is_set():
             with self._sending, contextlib.suppress(OSError):
-                self._line.send_bytes(msgspec.json.encode(message))
+                self._connection.send_bytes(msgspec.json.encode(message))
 
     def state(self) -> State:
-        """All that was seen until now, and where the rank is."""
+        """All notes until now, and the lines that the rank is in."""
         recorder = self._recorder
         stacks = [
             Stack(part, [f"{spot.file}:{spot.line}" for spot in stack], seconds)
@@ -130,12 +130,12 @@ class RankReporter:
         return structs.replace(recorder.snapshot(), stacks=stacks, at=at)
 
     def end(self, failure: str = "") -> None:
-        """Says that the rank has ended, and of what; then nothing more."""
+        """Reports that the rank has ended, and its failure if any; the last message."""
         if not self._over.is_set():
             self.send(structs.replace(self.state(), ended=True, failure=failure, at=[]))
             self.close()
 
     def close(self) -> None:
-        """The rank has ended, or this process is not one."""
+        """Closes the connection: the rank has ended, or this is a forked process."""
         self._over.set()  # the other thread may be reading
-        self._line.close()
+        self._connection.close()

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from perfkit.additions.ranks.ddp import NEVER, DdpExchange, SeenDdp, Setting, StepExchange, buckets_of
+from perfkit.additions.ranks.ddp import NEVER, DdpExchange, DdpRecord, Setting, StepExchange, buckets_of
 from perfkit.additions.ranks.messages import LIMIT
 from perfkit.worker.checks import View
 
@@ -30,8 +30,8 @@ def made(model, **wanted):
     """What is known of a model once it was made with these switches."""
     setting = Setting.__new__(Setting)
     script = SimpleNamespace(backwards=0, toggles={}, view=View)
-    setting._script, setting._wanted = script, wanted
-    setting._ddps, setting._buckets, setting._refused = [], 1, ""
+    setting._script, setting._switches = script, wanted
+    setting._ddps, setting._buckets, setting._refusal = [], 1, ""
     setting._unsent, setting._were_sent = 0, True
     setting._make(lambda self: None, model)
     (proof,) = setting.proofs()
@@ -100,8 +100,8 @@ def exchange_of(model, steps=0):
     """The exchange of a model, whose last pass ended at 1, after so many steps."""
     script = SimpleNamespace(steps=SimpleNamespace(count=steps))
     exchange = DdpExchange(script, None)
-    exchange.models[model] = SeenDdp("train.py:1", SimpleNamespace(ints_map={}, strs_map={}), ended=1)
-    exchange.rates.append(model.rates.append)
+    exchange.models[model] = DdpRecord("train.py:1", SimpleNamespace(ints_map={}, strs_map={}), end=1)
+    exchange.rate_setters.append(model.rates.append)
     return exchange
 
 
@@ -164,7 +164,7 @@ def test_a_search_is_needless_only_where_torch_has_found_no_unused_parameter(tol
     for _ in told:
         exchange.backward(lambda: None)
     exchange.models = {
-        model: SeenDdp(
+        model: DdpRecord(
             seen.where, SimpleNamespace(ints_map={"find_unused_parameters": 1}, strs_map={}), 0, seen.unused
         )
         for model, seen in exchange.models.items()

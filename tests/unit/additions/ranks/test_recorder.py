@@ -24,9 +24,9 @@ def recorder(parameters=()):
         parameters=lambda: list(parameters),
         calls=SimpleNamespace(note=lambda role: None),
     )
-    noted._seen = SimpleNamespace(rows={}, weights={})
+    noted._state = SimpleNamespace(rows={}, weights={})
     noted.script.modules, noted.script.model = list, []
-    noted.world, noted._steps, noted._called = 1, [], {}
+    noted.world, noted._steps, noted._step_collectives = 1, [], {}
     return noted
 
 
@@ -65,8 +65,8 @@ def test_rows_are_compared_over_all_inputs_and_the_whole_of_each():
 def test_inputs_without_plain_rows_are_left_alone(inputs):
     noted = recorder([torch.nn.Parameter(torch.ones(2))])
     noted.on_input((inputs,))
-    assert noted._seen.rows == {0: []}
-    assert list(noted._seen.weights) == [0]
+    assert noted._state.rows == {0: []}
+    assert list(noted._state.weights) == [0]
 
 
 class Divided(torch.nn.Parameter):
@@ -80,14 +80,14 @@ def test_the_rows_of_embeddings_that_were_sent_are_noted_with_the_weights():
     table(torch.tensor([3, 9])).sum().backward()
     noted = recorder(table.parameters())
     noted.script.modules, noted.script.model = lambda: [table], [table]
-    noted._weigh(3)
-    assert (noted._seen.embeddings.count, noted._seen.embeddings.touched) == (50, 2)
+    noted._note_weights(3)
+    assert (noted._state.embeddings.count, noted._state.embeddings.touched) == (50, 2)
 
 
 def test_weights_that_are_divided_between_ranks_are_not_compared():
     noted = recorder([Divided(torch.ones(2))])
     noted.on_input((torch.randn(4, 2),))
-    assert (noted._seen.rows, noted._seen.weights) == ({0: []}, {})
+    assert (noted._state.rows, noted._state.weights) == ({0: []}, {})
 
 
 def test_ranks_tell_gpus_apart_that_each_of_them_calls_the_first_one(monkeypatch):
@@ -102,8 +102,8 @@ def test_ranks_tell_gpus_apart_that_each_of_them_calls_the_first_one(monkeypatch
     }
     steps = SimpleNamespace(count=9, since=0.0)
     noted.script = SimpleNamespace(**about, device=torch.device("cuda:0"), steps=steps)
-    noted.rank, noted._seen, noted._collectives = 1, State(rank=0), {}
-    noted._began_s = 0.0
+    noted.rank, noted._state, noted._collectives = 1, State(rank=0), {}
+    noted._cpu_before_s = 0.0
     noted.evaluations = SimpleNamespace(part_now=lambda: "own code")
     noted.exchange = SimpleNamespace(models={}, ddps=list)
     noted.setting = SimpleNamespace(proofs=list)
@@ -134,7 +134,7 @@ def collecting():
     """One that sees collectives, at a line of its script."""
     noted = recorder()
     noted.sampler = SimpleNamespace(times={("own code", ()): 30.0}, lines=lambda frame: iter(["train.py:8"]))
-    noted._collectives, noted._seen = {}, State(rank=0)
+    noted._collectives, noted._state = {}, State(rank=0)
     noted.script.part, noted.script.do = "", lambda part, function, *given: function(*given)
     return noted
 
@@ -143,7 +143,7 @@ def test_what_was_before_the_steps_that_are_told_is_forgotten():
     """One rank prepares the data, and the others wait for it: that explains nothing of a step."""
     noted = collecting()
     noted.exchange = SimpleNamespace(end_step=lambda count: StepExchange())
-    noted.rank, noted._began_s = 0, 0.0
+    noted.rank, noted._cpu_before_s = 0, 0.0
 
     def step():
         noted._collective("all_reduce", lambda tensor: None, torch.ones(3, 2))
@@ -153,7 +153,7 @@ def test_what_was_before_the_steps_that_are_told_is_forgotten():
     for _ in range(LIMIT.skipped):
         step()
     assert not noted.sampler.times
-    assert noted._began_s > 0.0
+    assert noted._cpu_before_s > 0.0
     (exchange,) = noted._collectives.values()
     assert (exchange.where, exchange.count, exchange.seconds, exchange.bytes) == ("train.py:8", 0, 0.0, 0)
     step()
@@ -191,7 +191,7 @@ class Opaque:
 def test_bytes_of_a_collective_are_those_of_the_tensors_that_it_is_given_first(given, size):
     noted = collecting()
     noted._collective("all_gather", lambda *given: None, *given)
-    (exchange,) = noted._called.values()
+    (exchange,) = noted._step_collectives.values()
     assert (exchange.count, exchange.bytes) == (1, size)
 
 

@@ -95,11 +95,11 @@ def test_the_training_waits_for_no_store_that_is_not_said_to_be_there(monkeypatc
     monkeypatch.setenv("MASTER_ADDR", "node0")
     monkeypatch.setenv("MASTER_PORT", "29500")
     _, _, notes = reporting(1, local=1)
-    assert made == [("node0", 29500, reporters._FAR)] and not notes
+    assert made == [("node0", 29500, reporters._FAR_TIMEOUT)] and not notes
 
 
 @pytest.mark.parametrize(
-    ("looks", "spent_s", "expected_s"),
+    ("looks", "cpu_s", "expected_s"),
     [
         pytest.param(0, 0.0, 0.1, id="the first look"),
         pytest.param(49, 4.9, 0.1, id="shares need some looks"),
@@ -108,5 +108,5 @@ def test_the_training_waits_for_no_store_that_is_not_said_to_be_there(monkeypatc
         pytest.param(100, 1.0, 0.4, id="but some are needed"),
     ],
 )
-def test_looks_are_as_far_apart_as_keeps_their_thread_within_its_share(looks, spent_s, expected_s):
-    assert reporters.pause_s(looks, spent_s) == pytest.approx(expected_s)
+def test_looks_are_as_far_apart_as_keeps_their_thread_within_its_share(looks, cpu_s, expected_s):
+    assert reporters.pause_s(looks, cpu_s) == pytest.approx(expected_s)
