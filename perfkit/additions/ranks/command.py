@@ -16,8 +16,8 @@ from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
 
-_KEPT = "predict for a kept global batch, or for a kept batch of each rank"
-_SECONDS = "seconds of training for each number of ranks, in three launches"
+_REGIME_HELP = "predict for a kept global batch, or for a kept batch of each rank"
+_BUDGET_HELP = "seconds of training for each number of ranks, in three launches"
 
 
 def watch_ranks(
@@ -32,16 +32,16 @@ def watch_ranks(
     if tries:
         what = f"{command[0]} starts several ranks, which are watched without --try and --after"
         raise InvalidValue(what, "To try a switch: perfkit referee --set no_sync=on -- torchrun … train.py")
-    wanted = switches.parse(settings or ())
-    if of_script := switches.in_words(switches.of_script(wanted)):
+    values = switches.parse(settings or ())
+    if of_script := switches.in_words(switches.of_script(values)):
         what = f"{of_script} is for a script, and `watch --set` sets what ranks have"
         raise InvalidValue(what, f"Compare it: perfkit referee --set {of_script} -- {' '.join(command)}")
-    launch = launch_of(command, wanted)
+    launch = launch_of(command, values)
     duration = "until its end" if whole else f"about {budget:.0f} s once all ranks train"
     typer.echo(f"{launch.describe()}: {duration}", err=True)
-    with cli.progress() as follow, watching.alone(launch, follow):
-        result = watching.watch_launch(launch, follow, budget, whole)
-    output.deliver(launch.describe(), result.sections(), result)
+    with cli.progress() as progress, watching.alone(launch, progress):
+        report = watching.watch_launch(launch, progress, budget, whole)
+    output.deliver(launch.describe(), report.sections(), report)
 
 
 def scale(
@@ -51,8 +51,8 @@ def scale(
     *,
     module: Module = False,
     ranks: Annotated[str, typer.Option(help="numbers of ranks, two or more")] = "1,2",
-    strong: Annotated[bool | None, typer.Option("--strong/--weak", help=_KEPT)] = None,
-    budget: Annotated[float, typer.Option(min=3, help=_SECONDS)] = scaling.BUDGET_S,
+    strong: Annotated[bool | None, typer.Option("--strong/--weak", help=_REGIME_HELP)] = None,
+    budget: Annotated[float, typer.Option(min=3, help=_BUDGET_HELP)] = scaling.BUDGET_S,
     out: Annotated[Path | None, typer.Option("-o", metavar="FILE.png", help="write the picture here")] = None,
 ) -> None:
     """Are more GPUs worth it? Trains your script with each number of ranks, started by torchrun in turn.
@@ -66,25 +66,25 @@ def scale(
     regime: Regime | None = None
     if strong is not None:
         regime = "strong" if strong else "weak"
-    listed = ", ".join(map(str, counts))
-    typer.echo(f"{program}: {listed} ranks in turn, three launches with {budget:.0f} s for each", err=True)
-    with cli.progress() as follow:
-        found = scaling.scale(script, counts, regime, budget, follow)
-    sections = scaled.sections(found)
-    output.deliver(f"scale {program}", sections, found, out=out, content=lambda: scaled.picture(found).png())
+    numbers = ", ".join(map(str, counts))
+    typer.echo(f"{program}: {numbers} ranks in turn, three launches with {budget:.0f} s for each", err=True)
+    with cli.progress() as progress:
+        study = scaling.scale(script, counts, regime, budget, progress)
+    sections = scaled.sections(study)
+    output.deliver(f"scale {program}", sections, study, out=out, content=lambda: scaled.picture(study).png())
 
 
 def match(programs: list[str], settings: list[str], terms: Terms) -> Match:
-    """Two scripts under one command, or one command without and with switches that are set from outside."""
-    wanted = switches.parse(settings)
-    if wanted:
-        plain, switched = launch_of(programs), launch_of(programs, wanted)
+    """Two scripts under one command, or one command without and with switches set from outside."""
+    values = switches.parse(settings)
+    if values:
+        plain, switched = launch_of(programs), launch_of(programs, values)
         old, new = ScriptSide(plain, plain.program), ScriptSide(switched, switched.program)
     else:
         first, second, *command = programs
-        places = [Path(first).resolve(), Path(second).resolve()]
-        named = next((word for word in command if Path(word).resolve() in places), first)
-        old, new = (ScriptSide(launch_with(command, each, named), each) for each in (first, second))
+        scripts = [Path(first).resolve(), Path(second).resolve()]
+        original = next((word for word in command if Path(word).resolve() in scripts), first)
+        old, new = (ScriptSide(launch_with(command, script, original), script) for script in (first, second))
     for side in (old, new):
         typer.echo(f"{side.title}: {side.launch.describe()}", err=True)
-    return matched(old, new, terms._replace(process=ComparedRanks), wanted)
+    return matched(old, new, terms._replace(process=ComparedRanks), values)

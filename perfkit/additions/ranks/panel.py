@@ -16,17 +16,17 @@ def scale(
 ) -> Shown[Scaling]:
     """Trains a script, or one of `data/scripts`, with each number of ranks; `how` as for `scaling.scale`."""
     launch, counts = own_or_shipped(script, arguments), scaling.counts_of(",".join(map(str, ranks)))
-    found = with_line(lambda now: scaling.scale(launch, counts, progress=now, **how))
-    return Shown(found, scaled.sections(found))
+    result = with_line(lambda progress: scaling.scale(launch, counts, progress=progress, **how))
+    return Shown(result, scaled.sections(result))
 
 
 def watch_ranks(script: str, ranks: int = 2, arguments: Sequence[str] = (), **how: Any) -> Shown[RanksReport]:
-    """Watches a script on so many ranks, who is late and where; `how` as for `watching.watch_launch`."""
+    """Watches the ranks of a script: who is late, and where; `how` as for `watching.watch_launch`."""
     launch = scaling.torchrun(own_or_shipped(script, arguments), ranks)
 
-    def watched(now: Progress) -> RanksReport:
-        with watching.alone(launch, now):
-            return watching.watch_launch(launch, now, **how)
+    def watch(progress: Progress) -> RanksReport:
+        with watching.alone(launch, progress):
+            return watching.watch_launch(launch, progress, **how)
 
-    found = with_line(watched)
-    return Shown(found, found.sections())
+    report = with_line(watch)
+    return Shown(report, report.sections())

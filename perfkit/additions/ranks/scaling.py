@@ -20,19 +20,19 @@ from perfkit.results import Estimate, stats
 from perfkit.show import units
 from perfkit.studies.sources import Progress
 
-Regime = Literal["strong", "weak", "neither"]  # what is kept: the global batch, that of a rank, or neither
-BUDGET_S = 30.0  # seconds for which each number of ranks is watched
-LAUNCHES = 3  # in so many launches, which take turns
+Regime = Literal["strong", "weak", "neither"]  # equal: the global batch, the batch of a rank, or neither
+BUDGET_S = 30.0  # of watching each number of ranks
+LAUNCHES = 3  # of each number of ranks, in turn
 LOSSES = ("exposed communication", "waiting for slower ranks", "loading", "slower computing")
 
 
 class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """So many ranks: samples/s of all together, and what a mean step of a mean rank consists of."""
+    """One number of ranks: samples/s of all together, and the parts of a mean step of a mean rank."""
 
     ranks: int
     samples_per_s: Estimate
-    batch: float  # samples of a step on one rank
-    parts: dict[str, float]  # seconds; also `unlike` (waits for others), `exposed`, `hidden` communication
+    batch: float  # samples in a step of one rank
+    parts: dict[str, float]  # seconds; also `unlike` (waits for others), `exposed` and `hidden` communication
     gradient_bytes: int
     threads: int
     workers: int
@@ -44,16 +44,16 @@ class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.parts.values()) - self.parts["hidden"]
 
     def efficiency(self, base: "ScalingPoint") -> float:
-        """The rate of a rank here / that of a rank in `base`; 1 is perfect."""
+        """The rate of a rank here / the rate of a rank in `base`; 1 is perfect."""
         return self.samples_per_s.value / self.ranks / (base.samples_per_s.value / base.ranks)
 
     def losses(self, base: "ScalingPoint") -> dict[str, float]:
-        """By cause, the share of the perfect rate that is lost; together they are 1 - efficiency."""
-        shares = [  # of what one sample takes
+        """The shares of the perfect rate that are lost, by cause; they sum to 1 - efficiency."""
+        shares = [  # of the time that a sample takes
             (self.parts[part] / self.batch - base.parts[part] / base.batch) * self.batch / self.step_s
             for part in ("exposed", "unlike", "waiting")
         ]
-        shares.append(1 - self.efficiency(base) - sum(shares))  # what these parts do not explain is computing
+        shares.append(1 - self.efficiency(base) - sum(shares))  # the rest is slower computing
         return dict(zip(LOSSES, shares, strict=True))
 
 
@@ -64,9 +64,9 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     measured: list[ScalingPoint]  # the fewest ranks first
     seen: Regime  # how the script's batches grow
-    regime: Regime  # how they grow where it is predicted
+    regime: Regime  # how they grow in the prediction
     predicted: list[ScalingPoint]
-    bytes_per_s: float  # of the exchange of gradients, in a ring
+    bytes_per_s: float  # of gradients that are exchanged, in a ring
     failures: dict[int, str] = {}  # by the number of ranks
 
 
@@ -82,23 +82,23 @@ def counts_of(text: str) -> list[int]:
 def scale(
     script: Launch,
     counts: Sequence[int],
-    regime: Regime | None = None,  # what is predicted; as the script does it if None
+    regime: Regime | None = None,  # of the prediction; None: as in the script
     budget_s: float = BUDGET_S,
     progress: Progress | None = None,
 ) -> Scaling:
-    """Trains a script with each of these numbers of ranks, in turn; `RunFailed` where only one trains."""
-    seen, failures = _launched(script, counts, budget_s, progress or Progress())
-    measured = [_ranks(count, launches) for count, launches in seen.items() if launches]
+    """Trains a script with each of these numbers of ranks, in turn; `RunFailed` if only one trains."""
+    reports, failures = _launched(script, counts, budget_s, progress or Progress())
+    measured = [_point(count, launches) for count, launches in reports.items() if launches]
     last = measured[-1]
-    found = _regime(measured)
+    seen = _regime(measured)
     exchange_s = last.parts["exposed"] + last.parts["hidden"]
     return Scaling(
         command=torchrun(script, last.ranks).describe(),
         cores=cores.usable_cores(),
         measured=measured,
-        seen=found,
-        regime=regime or found,
-        predicted=[at_most(last, times * last.ranks, regime or found) for times in LIMIT.further],
+        seen=seen,
+        regime=regime or seen,
+        predicted=[at_most(last, times * last.ranks, regime or seen) for times in LIMIT.further],
         bytes_per_s=ring(last.ranks) * last.gradient_bytes / exchange_s if exchange_s else 0.0,
         failures=failures,
     )
@@ -107,8 +107,8 @@ def scale(
 def _launched(
     script: Launch, counts: Sequence[int], budget_s: float, progress: Progress
 ) -> tuple[dict[int, list[RanksReport]], dict[int, str]]:
-    """What launches with each number of ranks have shown, and why some of them failed, which ends theirs."""
-    seen = {count: list[RanksReport]() for count in counts}
+    """The reports by number of ranks, and why numbers failed; one that has failed is not launched again."""
+    reports = {count: list[RanksReport]() for count in counts}
     failures = dict[int, str]()
     with alone(torchrun(script, counts[-1]), progress):
         for number, count in enumerate([*counts] * LAUNCHES):
@@ -116,85 +116,86 @@ def _launched(
             if count in failures:
                 continue
             try:
-                seen[count].append(_watched(torchrun(script, count), count, budget_s, progress))
+                reports[count].append(_watched(torchrun(script, count), count, budget_s, progress))
             except RunFailed as problem:
                 failures[count] = problem.what
-                if before := len(seen[count]):
-                    known = f"as {units.plural(before, 'launch', 'launches')} showed before one failed"
-                    failures[count] = f"{known}: {problem.what}"
-                left = [each for each in counts if seen[each] or each not in failures]
+                if before := len(reports[count]):
+                    prefix = f"as {units.plural(before, 'launch', 'launches')} showed before one failed"
+                    failures[count] = f"{prefix}: {problem.what}"
+                left = [other for other in counts if reports[other] or other not in failures]
                 if len(left) < 2:
                     problem.what = "; ".join(failures.values())
                     raise
-    return seen, failures
+    return reports, failures
 
 
 def torchrun(script: Launch, ranks: int) -> RanksLaunch:
-    """The script, started by torchrun with so many ranks."""
-    how = ["--standalone", "--nproc-per-node", str(ranks), *(["--module"] if script.module else [])]
-    return launch_of(["torchrun", *how, script.program, *script.arguments])
+    """The launch of a script by torchrun with this number of ranks."""
+    options = ["--standalone", "--nproc-per-node", str(ranks), *(["--module"] if script.module else [])]
+    return launch_of(["torchrun", *options, script.program, *script.arguments])
 
 
 def _watched(launch: RanksLaunch, count: int, budget_s: float, progress: Progress) -> RanksReport:
-    seen = watch_launch(launch, progress, budget_s / LAUNCHES)
-    if seen.ranks != count:
-        what = f"torchrun started {count} ranks, and the script's group has {seen.ranks}"
+    report = watch_launch(launch, progress, budget_s / LAUNCHES)
+    if report.ranks != count:
+        what = f"torchrun started {count} ranks, and the script's group has {report.ranks}"
         raise RunFailed(what, "Let the script take RANK and WORLD_SIZE from torchrun, and start none itself")
-    if not seen.lateness:
-        what = f"only {seen.steps} steps were seen in {budget_s / LAUNCHES:.0f} s (raise --budget)"
+    if not report.lateness:
+        what = f"only {report.steps} steps were seen in {budget_s / LAUNCHES:.0f} s (raise --budget)"
         raise RunFailed(what, "Let the script train for longer, or watch it for longer: --budget 120")
-    return seen
+    return report
 
 
-def _ranks(count: int, launches: Sequence[RanksReport]) -> ScalingPoint:
-    spent = [seen.lateness.spent for seen in launches if seen.lateness]
-    rates = [sum(each.samples_per_s for each in ranks) for ranks in spent]
-    counts = stats.weights([seen.taken for seen in launches], len(launches))
-    mean = stats.nested(np.log(rates), [1] * len(launches), counts, OF_SCRIPTS)
-    rate, half = math.exp(mean.centre), math.exp(mean.half)
-    every = [each for ranks in spent for each in ranks]
+def _point(count: int, launches: Sequence[RanksReport]) -> ScalingPoint:
+    means_by_launch = [report.lateness.spent for report in launches if report.lateness]
+    rates = [sum(mean.samples_per_s for mean in means) for means in means_by_launch]
+    weights = stats.weights([report.taken for report in launches], len(launches))
+    spread = stats.nested(np.log(rates), [1] * len(launches), weights, OF_SCRIPTS)
+    rate, factor = math.exp(spread.centre), math.exp(spread.half)
+    means = [mean for launch in means_by_launch for mean in launch]
     first = launches[0].states[0]
-    parts = {PARTS[at]: fmean(each.parts[at] for each in every) for at in range(EXCHANGE)}
-    samples = [each.samples_per_s * (sum(each.parts) + each.for_others + each.exposed) for each in every]
-    parts["unlike"] = fmean(each.for_others for each in every)
-    parts["exposed"] = fmean(each.exposed for each in every)
-    parts["hidden"] = fmean(each.hidden for each in every)
+    parts = {PARTS[index]: fmean(mean.parts[index] for mean in means) for index in range(EXCHANGE)}
+    samples = [mean.samples_per_s * (sum(mean.parts) + mean.for_others + mean.exposed) for mean in means]
+    parts["unlike"] = fmean(mean.for_others for mean in means)
+    parts["exposed"] = fmean(mean.exposed for mean in means)
+    parts["hidden"] = fmean(mean.hidden for mean in means)
     return ScalingPoint(
         ranks=count,
-        samples_per_s=Estimate(rate, rate / half, rate * half),
+        samples_per_s=Estimate(rate, rate / factor, rate * factor),
         batch=round(fmean(samples), 1),
         parts=parts,
         gradient_bytes=sum(ddp.bytes for ddp in first.ddps),
         threads=first.threads,
         workers=first.loader.workers if first.loader else 0,
         device=first.device,
-        taken=fmean(seen.taken for seen in launches),
+        taken=fmean(report.taken for report in launches),
     )
 
 
 def _regime(measured: Sequence[ScalingPoint]) -> Regime:
     base = measured[0]
-    if all(abs(each.batch / base.batch - 1) < LIMIT.alike for each in measured):
+    if all(abs(point.batch / base.batch - 1) < LIMIT.alike for point in measured):
         return "weak"
-    if all(abs(each.batch * each.ranks / (base.batch * base.ranks) - 1) < LIMIT.alike for each in measured):
+    total = base.batch * base.ranks
+    if all(abs(point.batch * point.ranks / total - 1) < LIMIT.alike for point in measured):
         return "strong"
     return "neither"
 
 
 def ring(ranks: int) -> float:
-    """How many times each rank sends the bytes of an all-reduce in a ring."""
+    """How many times each rank sends the bytes of a tensor in a ring all-reduce."""
     return 2 * (ranks - 1) / ranks
 
 
 def at_most(last: ScalingPoint, ranks: int, regime: Regime) -> ScalingPoint:
-    """What more ranks could give at most, by what the most ranks that were measured have shown."""
+    """The upper limit for more ranks, extrapolated from the largest number that was measured."""
     batch = last.batch * last.ranks / ranks if regime == "strong" else last.batch
     parts = {name: seconds * batch / last.batch for name, seconds in last.parts.items()}
-    longer = ring(ranks) / ring(last.ranks)  # the exchange, with the bandwidth that was measured
+    longer = ring(ranks) / ring(last.ranks)  # how much longer the exchange takes with the same bandwidth
     parts["optimizer"] = last.parts["optimizer"]  # it does not shrink with the batch (Amdahl)
     parts["unlike"] = 0.0  # no rank is late
     parts["hidden"] = min(last.parts["hidden"] * longer, parts["backward"])
     parts["exposed"] = (last.parts["exposed"] + last.parts["hidden"]) * longer - parts["hidden"]
-    found = msgspec.structs.replace(last, ranks=ranks, batch=batch, parts=parts)
-    rate = ranks * batch / found.step_s
-    return msgspec.structs.replace(found, samples_per_s=Estimate(rate, rate, rate))
+    point = msgspec.structs.replace(last, ranks=ranks, batch=batch, parts=parts)
+    rate = ranks * batch / point.step_s
+    return msgspec.structs.replace(point, samples_per_s=Estimate(rate, rate, rate))

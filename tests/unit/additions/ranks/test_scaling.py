@@ -27,7 +27,7 @@ def seen(states, taken=0.0):
 
 
 def measured(count, *states, taken=0.0):
-    return scaling._ranks(count, 2 * [seen([*states], taken)])
+    return scaling._point(count, 2 * [seen([*states], taken)])
 
 
 def one(**more):
