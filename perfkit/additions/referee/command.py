@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from perfkit.additions.referee.match import Match, Terms, compare_whole, two_scripts, with_switches
-from perfkit.additions.referee.verdict import OF_GATE
+from perfkit.additions.referee.verdict import GATE_OUTCOMES
 from perfkit.additions.scripts.command import Module, launcher
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
@@ -18,7 +18,7 @@ from perfkit.lookup import load
 from perfkit.recipe import parse_settings
 from perfkit.results.stats import MIN_ROUNDS
 
-PART = 0.1  # the half width of an interval that is enough, as a part of the effect: ten times is soon clear
+PART = 0.1  # an interval is narrow enough at this part of the effect: ten times as fast is soon clear
 
 
 def referee(
@@ -58,31 +58,31 @@ def referee(
     duration = "until both end" if whole else f"at most about {gate.seconds:.0f} s once both train"
     typer.echo(f"{match.a.title} and {match.b.title}: {duration}", err=True)
     with contextlib.nullcontext() if whole else cli.stored_if_possible() as store:
-        with cli.progress() as follow, _failure_written(output):
+        with cli.progress() as progress, _failure_written(output):
             if whole:
-                found = compare_whole(match, follow)
+                match_result = compare_whole(match, progress)
             else:
                 plan = match.plan.until(gate.seconds, gate.precision, PART)
-                found = match._replace(plan=plan).compare(follow, store)
-        result = found.comparison
-        gated = None
+                match_result = match._replace(plan=plan).compare(progress, store)
+        result = match_result.comparison
+        outcome = None
         if gate.limit is not None:
             fewest, remedy = (1, "Run it again") if whole else (MIN_ROUNDS, "Raise --budget")
-            gated = OF_GATE[gate_code(result, gate.limit, remedy, fewest)]
-        verdict = found.verdict(gate.precision, gated)
+            outcome = GATE_OUTCOMES[gate_code(result, gate.limit, remedy, fewest)]
+        verdict = match_result.verdict(gate.precision, outcome)
         document = record(result) | msgspec.to_builtins(verdict)
         title = f"{result.b.title} against {result.a.title}"
         output.deliver(title, verdict.sections(result), document, verdict=verdict.exit_code)
 
 
 def _match(programs: list[str], settings: list[str], module: bool, terms: Terms) -> Match:
-    """What is compared: two scripts, or one without and with `settings`; or launches of several ranks."""
+    """The match of two scripts, of one without and with `settings`, or of launches of several ranks."""
     command = programs if settings else programs[2:]
-    several = launcher(command[0]) if command else None
-    if several and module:
+    ranks = launcher(command[0]) if command else None
+    if ranks and module:
         raise InvalidValue(f"-m is for python, and {command[0]} starts the scripts", "Give it there")
-    if several:
-        return load(f"{several}:match")(programs, settings, terms)  # type: ignore[no-any-return]
+    if ranks:
+        return load(f"{ranks}:match")(programs, settings, terms)  # type: ignore[no-any-return]
     if settings:
         script, *arguments = programs
         launch = Launch(script, tuple(arguments), module)
@@ -99,7 +99,7 @@ def _match(programs: list[str], settings: list[str], module: bool, terms: Terms)
 
 @contextlib.contextmanager
 def _failure_written(output: cli.OutputOptions) -> Iterator[None]:
-    """A script that fails is an outcome too, for whoever reads `--json`."""
+    """Writes the failure of a script as an outcome for `--json`."""
     try:
         yield
     except PerfkitError as problem:

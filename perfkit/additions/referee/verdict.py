@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from perfkit.additions.referee.behaviour import BESIDES, LIMIT, SAME, Behaviour, Difference, differences
+from perfkit.additions.referee.behaviour import LIMIT, OUTSIDE, SAME, Behaviour, Difference, differences
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.messages import CHECKPOINTS, EPOCHS, EVALUATION, PARTS, STEPS
 from perfkit.additions.scripts.report import sentences
@@ -18,7 +18,7 @@ from perfkit.show import units
 from perfkit.show.document import Content, Table
 
 _SENTENCES = sentences(__package__, "verdict.jinja")
-_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}  # and how far weights move
+_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}  # and the moves of weights
 
 
 class Outcome(StrEnum):
@@ -37,7 +37,8 @@ _EXIT_CODES = {
     Outcome.FASTER: 0, Outcome.NOT_SLOWER: 0, Outcome.NOT_FASTER: 1, Outcome.SLOWER: 1,
     Outcome.UNDECIDED: 3, Outcome.TRAINS_DIFFERENTLY: 4, Outcome.DOES_LESS: 4,
 }  # fmt: skip
-OF_GATE = {0: Outcome.NOT_SLOWER, 1: Outcome.SLOWER, 3: Outcome.UNDECIDED}  # by the gate's exit code
+GATE_OUTCOMES = {0: Outcome.NOT_SLOWER, 1: Outcome.SLOWER, 3: Outcome.UNDECIDED}  # by the gate's exit code
+Judgement = tuple[Outcome, str]  # an outcome and its reason
 
 
 class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,34 +55,33 @@ class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     def sections(self, result: Comparison) -> list[Content]:
         proofs = {"losses": self.losses}
-        for one in self.differences:
-            evidence = f"{one.evidence}: allowed" if one.allowed else one.evidence
-            proofs[one.name] = Check(one.name, one.allowed, evidence)
+        for difference in self.differences:
+            evidence = f"{difference.evidence}: allowed" if difference.allowed else difference.evidence
+            proofs[difference.name] = Check(difference.name, difference.allowed, evidence)
         tables = [run_table(self.observed, result, self.is_whole)] if len(self.observed) == 2 else []
         speed = [] if self.is_whole else [result.describe(with_verdict=False)]
-        checked = study.sides(result, [*proofs.values()])
-        return [*speed, *checked, *tables, f"Verdict: {self.outcome}: {self.reason}"]
+        checks = study.sides(result, [*proofs.values()])
+        return [*speed, *checks, *tables, f"Verdict: {self.outcome}: {self.reason}"]
 
 
 def _step_times(sides: Sequence[Behaviour], runs: Sequence[Run]) -> list[dict[str, float]]:
-    """Seconds for each step of both sides by part, as far as both have shown it.
+    """Seconds per step of both sides by part; plain steps are those of all rounds, as in the ratio.
 
-    Plain steps are those of all rounds, so that both sides divide to the ratio. What is rare is taken as
-    often as in the steps that both have shown: one side may just have had one more.
+    Rare parts are counted in the steps that both sides have taken: one side may just have had one more.
     """
     count = max(1, min(side.steps for side in sides))
-    has_epochs = any(side.epochs > 1 for side in sides)  # the start of the first one says nothing of a step
-    found = list[dict[str, float]]()
+    has_epochs = any(side.epochs > 1 for side in sides)  # the first one always has a start
+    times_by_side = list[dict[str, float]]()
     for side, run in zip(sides, runs, strict=True):
         parts = [part for part in side.run if has_epochs or part != EPOCHS]
         times = {part: side.run[part] / max(1, side.run_steps) for part in parts}
         for part, name in ((EVALUATION, "evaluations"), (CHECKPOINTS, "checkpoints")):
-            if part in times and (seen := len(getattr(side, name))):
-                times[part] = side.run[part] / seen * side.times(name, count) / count
+            if part in times and (number := len(getattr(side, name))):
+                times[part] = side.run[part] / number * side.times(name, count) / count
         if run.samples_per_s:
             times[STEPS] = run.samples_per_step / run.samples_per_s.value
-        found.append(times)
-    return found
+        times_by_side.append(times)
+    return times_by_side
 
 
 def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: bool) -> Table:
@@ -93,42 +93,43 @@ def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: b
     times = [side.run for side in sides]
     if not is_whole:
         times = _step_times(sides, runs)
-        if any(EVALUATION in spent for spent in times):
+        if any(EVALUATION in seconds for seconds in times):
             count = min(side.steps for side in sides)
-            often = " and ".join(str(side.times("evaluations", count)) for side in sides)
-            note += f" (evaluations in the first {count:,}: {often})"
-    parts = [part for part in PARTS if any(spent.get(part) for spent in times)]
-    rows = [[part, *(units.duration(spent.get(part, 0.0)) for spent in times)] for part in parts]
-    rows.append(["total", *(units.duration(sum(spent.values())) for spent in times)])
+            numbers = " and ".join(str(side.times("evaluations", count)) for side in sides)
+            note += f" (evaluations in the first {count:,}: {numbers})"
+    parts = [part for part in PARTS if any(seconds.get(part) for seconds in times)]
+    rows = [[part, *(units.duration(seconds.get(part, 0.0)) for seconds in times)] for part in parts]
+    rows.append(["total", *(units.duration(sum(seconds.values())) for seconds in times)])
     rows.append(["memory of all processes", *(units.size(side.memory) for side in sides)])
-    head = "the whole run" if is_whole else "for each step"
+    header = "the whole run" if is_whole else "for each step"
     titles = ["A", "B"] if runs[0].script != runs[1].script else [run.title for run in runs]
-    return Table((head, *titles), rows, note=f"{note}.")
+    return Table((header, *titles), rows, note=f"{note}.")
 
 
 class MatchResult(NamedTuple):
-    """A comparison of two scripts, with what the steps of both did."""
+    """A comparison of two scripts, with the behaviour of their steps."""
 
     comparison: Comparison
-    seen: Mapping[str, Behaviour]  # of `a` and `b`, if they were looked at
+    behaviours: Mapping[str, Behaviour]  # of `a` and `b`, if they were observed
     allowed: Set[str]  # names of differences that are meant
     longer: str = "raise --budget"  # how a person measures for longer
     is_whole: bool = False  # whether both ran to their end
-    unseen: str = ""  # why the steps of a side could not be looked at
+    failure: str = ""  # that kept the steps of a side from being observed
 
     def verdict(self, precision: float, gate: Outcome | None = None) -> RefereeVerdict:
-        """The verdict on an interval of this `precision`. Without what a `gate` says, B must be faster."""
+        """The verdict at this `precision`. B must be faster, unless a `gate` gives another outcome."""
         losses = study.losses(self.comparison.a, self.comparison.b)
-        found = _differences(self, losses)
+        differences = _differences(self, losses)
         speed = _Speed(self, _ratio(self, precision), _run_ratio(self))
-        outcome, reason = _of_training(found, losses, speed) or _of_speed(speed, precision, gate)
+        training = _training_outcome(differences, losses, speed)
+        outcome, reason = training or _speed_outcome(speed, precision, gate)
         return RefereeVerdict(
             outcome=outcome,
             exit_code=_EXIT_CODES[outcome],
             reason=reason,
-            differences=found,
+            differences=differences,
             losses=losses,
-            observed=dict(self.seen),
+            observed=dict(self.behaviours),
             run=speed.run,
             is_whole=self.is_whole,
         )
@@ -137,28 +138,27 @@ class MatchResult(NamedTuple):
 def _differences(match: MatchResult, losses: Check) -> list[Difference]:
     result = match.comparison
     allowed = match.allowed
-    found = list(differences(*match.seen.values())) if len(match.seen) == 2 else []
+    observed = list(differences(*match.behaviours.values())) if len(match.behaviours) == 2 else []
     if match.is_whole:
-        before, now = (side.samples for side in match.seen.values())
+        before, now = (side.samples for side in match.behaviours.values())
         if not math.isclose(now, before, rel_tol=1 - SAME):
-            found.append(Difference("samples", f"it trains on {now:,} samples in all, not {before:,}"))
-    named = _EXPLAIN_LOSSES & {one.name for one in found}
-    if allowed & named:
+            observed.append(Difference("samples", f"it trains on {now:,} samples in all, not {before:,}"))
+    explaining = _EXPLAIN_LOSSES & {difference.name for difference in observed}
+    if allowed & explaining:
         allowed = {*allowed, "losses"}
     workers = {run.recipe.get("workers") for run in (result.a, result.b)}
-    draws_others = len(workers) > 1 and "data" in result.b.facts
-    if named or draws_others:  # then weights move otherwise, and how far they should is not known
-        found = [one for one in found if one.name != "moved"]
+    draws_differently = len(workers) > 1 and "data" in result.b.facts
+    if explaining or draws_differently:  # either moves the weights differently, too
+        observed = [difference for difference in observed if difference.name != "moved"]
     if not losses.ok and (result.a.losses or result.b.losses):
-        found.append(Difference("losses", losses.evidence))
-    return [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
+        observed.append(Difference("losses", losses.evidence))
+    return [msgspec.structs.replace(each, allowed=each.name in allowed) for each in observed]
 
 
 def judge_speed(ratio: Ratio, run: float | None, clear: float, half_width: float) -> Outcome:
-    """Judges the ratio of steps, and that of the run if it has much else, by the first case that holds.
+    """Judges the ratio of steps, and that of the run if it has other large parts; the first case decides.
 
-    A side that is `clear` times as fast needs no verdict of many rounds; an interval wider than `half_width`,
-    as a part of the ratio, decides nothing.
+    A side that is `clear` times as fast needs few rounds. A larger `half_width` of the ratio is undecided.
     """
     if ratio.is_slower or ratio.high < 1 / clear:
         return Outcome.SLOWER
@@ -173,7 +173,7 @@ def judge_speed(ratio: Ratio, run: float | None, clear: float, half_width: float
 
 
 class _Speed(NamedTuple):
-    """The measured speed of the steps and of the run, and the words for it."""
+    """The measured speed of the steps and of the run, with its sentences."""
 
     match: MatchResult
     ratio: Ratio
@@ -185,25 +185,25 @@ class _Speed(NamedTuple):
 
     @property
     def has_other_run(self) -> bool:
-        """Whether the run differs from its steps by more than evaluations scatter, or takes their gain."""
+        """Whether the run differs from its steps by more than noise, or loses their gain."""
         if self.run is None or self.ratio.low <= self.run <= self.ratio.high:
             return False
         is_far = not 1 / LIMIT.run_faster < self.run / self.ratio.ratio < LIMIT.run_faster
-        takes_gain = self.ratio.low > 1 > self.run
-        return is_far or takes_gain
+        loses_gain = self.ratio.low > 1 > self.run
+        return is_far or loses_gain
 
     @property
     def remedy(self) -> str:
         return str(_SENTENCES.remedy(self, fmean(self.match.comparison.pairing.rounds.disturbed or [0.0])))
 
 
-def _of_training(found: list[Difference], losses: Check, speed: _Speed) -> tuple[Outcome, str] | None:
+def _training_outcome(differences: list[Difference], losses: Check, speed: _Speed) -> Judgement | None:
     """The outcome if it does not depend on the speed."""
-    undeclared = [one for one in found if not one.allowed]
-    if cheats := [f"{one.name}: {one.evidence}" for one in undeclared if one.name not in BESIDES]:
-        return Outcome.TRAINS_DIFFERENTLY, "; ".join(cheats)
-    if len(speed.match.seen) < 2:
-        return Outcome.UNDECIDED, f"the steps were not looked at: {speed.match.unseen or 'it ended before'}"
+    undeclared = [difference for difference in differences if not difference.allowed]
+    if cheats := [difference for difference in undeclared if difference.name not in OUTSIDE]:
+        return Outcome.TRAINS_DIFFERENTLY, "; ".join(f"{cheat.name}: {cheat.evidence}" for cheat in cheats)
+    if len(speed.match.behaviours) < 2:
+        return Outcome.UNDECIDED, f"the steps were not looked at: {speed.match.failure or 'it ended before'}"
     result = speed.match.comparison
     if not (result.a.losses or result.b.losses):
         return Outcome.UNDECIDED, losses.evidence
@@ -212,7 +212,7 @@ def _of_training(found: list[Difference], losses: Check, speed: _Speed) -> tuple
     return None
 
 
-def _of_speed(speed: _Speed, precision: float, gate: Outcome | None) -> tuple[Outcome, str]:
+def _speed_outcome(speed: _Speed, precision: float, gate: Outcome | None) -> Judgement:
     if gate == Outcome.UNDECIDED:
         return gate, f"{speed.in_words}. That interval neither passes nor fails the gate: {speed.remedy}"
     result = speed.match.comparison
@@ -225,7 +225,7 @@ def _of_speed(speed: _Speed, precision: float, gate: Outcome | None) -> tuple[Ou
 
 
 def _ratio(match: MatchResult, precision: float) -> Ratio:
-    """How many times as fast steps are; a ratio of whole runs, a single round, gets a verdict as well."""
+    """How many times as fast the steps are; a ratio of whole runs, which are one round, is judged here."""
     ratio = match.comparison.ratio
     if not match.is_whole:
         return ratio
@@ -233,14 +233,14 @@ def _ratio(match: MatchResult, precision: float) -> Ratio:
 
 
 def _run_ratio(match: MatchResult) -> float | None:
-    """How many times as fast the run is, where much of it is not plain steps and was seen more than once."""
-    sides = [*match.seen.values()]
+    """How many times as fast the run is, if much of it is not plain steps and was seen more than once."""
+    sides = [*match.behaviours.values()]
     if match.is_whole or len(sides) < 2 or min(side.marked for side in sides) < LIMIT.often:
         return None
     times = _step_times(sides, [match.comparison.a, match.comparison.b])
-    others = [1 - spent.get(STEPS, 0.0) / max(1e-9, sum(spent.values())) for spent in times]
-    if max(others) < LIMIT.large:
+    shares = [1 - seconds.get(STEPS, 0.0) / max(1e-9, sum(seconds.values())) for seconds in times]
+    if max(shares) < LIMIT.large:
         return None
-    a, b = (sum(spent.values()) for spent in times)
+    a, b = (sum(seconds.values()) for seconds in times)
     samples_a, samples_b = (fmean(side.trained) or fmean(side.loaded) or 1.0 for side in sides)
     return (a / samples_a) / max(1e-12, b / samples_b)

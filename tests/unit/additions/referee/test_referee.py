@@ -14,7 +14,7 @@ from perfkit.additions.patch import edits
 from perfkit.additions.referee import behaviour, command
 from perfkit.additions.referee.behaviour import Behaviour, differences
 from perfkit.additions.referee.match import Match, Terms, compare_whole, two_scripts, with_switches
-from perfkit.additions.referee.verdict import OF_GATE, MatchResult, judge_speed, run_table
+from perfkit.additions.referee.verdict import GATE_OUTCOMES, MatchResult, judge_speed, run_table
 from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.script import Script, ScriptStep
@@ -100,7 +100,9 @@ def test_whole_runs_tell_each_turn(monkeypatch):
     session.start_training = lambda stage: (Turns(), None)
     plan = replace(planning.plan("photos", device="cpu"), make_source=None)
     monkeypatch.setattr(type(plan), "open", lambda *_: contextlib.nullcontext(session))
-    monkeypatch.setattr("perfkit.additions.referee.match._Life.ended", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(
+        "perfkit.additions.referee.match._WholeRun.ended", Mock(side_effect=KeyboardInterrupt)
+    )
     match = Match(plan, Candidate("old"), Candidate("new"), set())
     with pytest.raises(KeyboardInterrupt):
         compare_whole(match, Progress(lambda now: told.append(now.phase)))
@@ -134,7 +136,7 @@ def test_what_steps_did_in_the_first_life_comes_beside_the_runs_and_not_of_a_sid
     assert seen == {"a": msgspec.structs.replace(PLAIN, losses=[3.0] * STEPS, memory=7)}
     assert [run.losses for run in runs] == [[3.0] * STEPS, [1.0]], "a loss for each step, or as it was told"
     assert unseen == "new: it ended"
-    given = MatchResult(comparison(2.0), seen, set(), unseen=unseen).verdict(0.02)
+    given = MatchResult(comparison(2.0), seen, set(), failure=unseen).verdict(0.02)
     assert (given.outcome, given.reason) == ("undecided", "the steps were not looked at: new: it ended")
 
 
@@ -186,7 +188,7 @@ def but(**changes):
 
 def verdict(speed=1, new=PLAIN, allowed="", gate=None, old=PLAIN, whole=False, **how):
     found = MatchResult(comparison(speed, **how), {"a": old, "b": new}, {allowed}, is_whole=whole)
-    return found.verdict(0.02, None if gate is None else OF_GATE[gate])
+    return found.verdict(0.02, None if gate is None else GATE_OUTCOMES[gate])
 
 
 OFTEN = {"run_steps": 20, "marked": 4}
