@@ -152,8 +152,7 @@ def _why(lateness: Lateness, late: State, others: Sequence[State], is_disturbed:
         line = next(filter(None, map(line_of_share, calls)), "") or next(iter(calls), "")
         return basename(line), str(WORDS.unlike(elements, rows))
     line = line_of_difference(late, others, LIMIT.sampled.get(lateness.part, (lateness.part,)))
-    part = PARTS.index(lateness.part)
-    here, there = lateness.compare(lambda mean: mean.parts[part])
+    here, there = lateness.compare(lambda mean: mean.parts[PARTS.index(lateness.part)])
     # A rank that has less of the cores is slower in whatever it does, but seldom by this much.
     is_chance = here <= 2 * there and (is_disturbed or lateness.part in COMPUTES)
     where = line if lateness.at_times or not is_chance else ""
@@ -263,8 +262,7 @@ def _explicit_exchanges(symptoms: RankSymptoms) -> Iterator[tuple[Exchange, floa
 def _collectives(symptoms: RankSymptoms) -> Found:
     steps = symptoms.first.covered_steps
     for exchange, share in _explicit_exchanges(symptoms):
-        is_in_each = exchange.count >= 0.9 * steps
-        if not is_in_each or share < LIMIT.least / 2 or exchange.name in LIMIT.between_two:
+        if exchange.count < 0.9 * steps or share < LIMIT.least / 2 or exchange.name in LIMIT.between_two:
             continue
         where = basename(exchange.where)
         if exchange.name == "all_reduce" and (cause := _cause_of_all_reduce(symptoms, exchange)):

@@ -120,7 +120,7 @@ def with_switches(launch: Launch, settings: Mapping[str, Value], terms: Terms) -
 TURN_S = 2.0  # seconds in turn, so that a drift of the machine affects both scripts
 
 
-class _WholeRun:
+class _FullRun:
     """One script from its start to its end."""
 
     def __init__(self, begun: Run, child: Conversation, trained: TrainingReport) -> None:
@@ -154,14 +154,14 @@ def compare_whole(match: Match, progress: Progress) -> MatchResult:
         stages = stages_of(match.a, match.b, source)
         begun = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
         pairs = zip(begun, stages, strict=True)
-        whole_runs = [_WholeRun(run, *session.start_training(stage)) for run, stage in pairs]
+        runs = [_FullRun(run, *session.start_training(stage)) for run, stage in pairs]
         turn = 0
-        while running := [run for run in whole_runs if not run.has_ended]:
+        while running := [run for run in runs if not run.has_ended]:
             turn += 1
             progress.share(f"turn {turn} of both, to their end", 0.5)
             for run in random.SystemRandom().sample(running, len(running)):
                 run.go_on()
-        (a, behaviour_a), (b, behaviour_b) = (run.ended() for run in whole_runs)
+        (a, behaviour_a), (b, behaviour_b) = (run.ended() for run in runs)
     rates = b.raw.block_samples_per_s, a.raw.block_samples_per_s
     pairing = Pairing(*rates, against=a.id, role="previous", interleaved=True, spread=OF_SCRIPTS)
     result = Comparison(a, structs.replace(b, pairings=[pairing]), pairing)

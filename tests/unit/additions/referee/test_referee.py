@@ -100,9 +100,7 @@ def test_whole_runs_tell_each_turn(monkeypatch):
     session.start_training = lambda stage: (Turns(), None)
     plan = replace(planning.plan("photos", device="cpu"), make_source=None)
     monkeypatch.setattr(type(plan), "open", lambda *_: contextlib.nullcontext(session))
-    monkeypatch.setattr(
-        "perfkit.additions.referee.match._WholeRun.ended", Mock(side_effect=KeyboardInterrupt)
-    )
+    monkeypatch.setattr("perfkit.additions.referee.match._FullRun.ended", Mock(side_effect=KeyboardInterrupt))
     match = Match(plan, Candidate("old"), Candidate("new"), set())
     with pytest.raises(KeyboardInterrupt):
         compare_whole(match, Progress(lambda now: told.append(now.phase)))
