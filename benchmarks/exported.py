@@ -1,11 +1,12 @@
 """Do exported scripts, run bare, gain what the ladder shows? Each stage of the CPU's ladder.
 
-    python -m benchmarks.exported [--rounds 20] [--steps 60]
+    python -m benchmarks.exported [--rounds 20] [--steps 200] [--stage "memory reuse"]...
 
 Target: nine of ten ratios lie in the interval that the ladder shows. The ladder is measured at `quick`; then
 the scripts of its stages run as anybody runs them (`python train.py`), in rounds of random order, nothing
-set but what a stage itself sets. The time of a short run is subtracted: start-up does not count. Two
-equally precise measurements lie in each other's 95% interval only 83% of the time: it takes many rounds.
+set but what a stage itself sets. Before each run, a short one of the same script: start-up, which takes as
+long as 60 steps, is subtracted, and differs from minute to minute. Two equally precise measurements lie in
+each other's 95% interval only 83% of the time: it takes many rounds.
 """
 
 import argparse
@@ -47,16 +48,19 @@ def main() -> None:
     """Prints a line for each stage, then how many agree."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--stage", action="append", help="only this one, by its title; repeatable")
     options = parser.parse_args()
     runs = perfkit.climb(perfkit.plan("photos", preset="quick", device="cpu"))
     stages = [(run, before) for run in runs if (before := run.previous(runs))]
+    if options.stage:
+        stages = [(run, before) for run, before in stages if run.title in options.stage]
     sides = {str(side.recipe): side for stage in stages for side in stage}
-    starting_s = {key: min(seconds(side, SHORT) for _ in range(3)) for key, side in sides.items()}
     rates: dict[str, list[float]] = {key: [] for key in sides}
     for _ in range(options.rounds):
         for key in random.sample(list(sides), len(sides)):
-            took_s = seconds(sides[key], SHORT + options.steps) - starting_s[key]
+            starting_s = seconds(sides[key], SHORT)
+            took_s = seconds(sides[key], SHORT + options.steps) - starting_s
             rates[key].append(sides[key].samples_per_step / took_s)
     agree = []
     for run, before in stages:
