@@ -23,6 +23,7 @@ class Evaluations(Callback):
     def __init__(self, script: Script) -> None:
         self._script = script
         self._evaluating_since: float | None = None
+        self._before_s = 0.0  # seconds of checkpoints and evaluations before it, in the same step
         self._has_evaluated = False  # whether a model is in eval mode since the last training pass
 
     def part_now(self) -> str:
@@ -33,23 +34,29 @@ class Evaluations(Callback):
         if not trains:
             self._script.calls.note("eval mode")
             self.on_evaluation()
-        elif self._has_evaluated:
-            self._script.steps.now.marks.add("eval()")  # even if no model was called in eval mode
+        else:
+            if self._has_evaluated:
+                self._script.steps.now.marks.add("eval()")  # even if no model was called in eval mode
+            self._end_evaluation()  # the training is prepared next
         self._has_evaluated = not trains
 
     def on_evaluation(self) -> None:
         self._script.is_between = True
         if self._evaluating_since is None:
             self._evaluating_since = self._script.fetching_since or clock()
+            spent = self._script.steps.now.spent
+            self._before_s = spent["checkpoint"] + spent["evaluated"]
 
     def on_training(self) -> None:
-        """Ends an evaluation, if there was one."""
+        self._end_evaluation()
+        self._has_evaluated = False
+
+    def _end_evaluation(self) -> None:
         if self._evaluating_since is not None:
             spent = self._script.steps.now.spent
-            others_s = spent["checkpoint"] + spent["start"] + spent["evaluated"]
+            others_s = spent["checkpoint"] + spent["evaluated"] - self._before_s + spent["start"]
             spent["evaluated"] += max(0.0, clock() - self._evaluating_since - others_s)
         self._evaluating_since = None
-        self._has_evaluated = False
 
 
 class RunAccount(Evaluations):

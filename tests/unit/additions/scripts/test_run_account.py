@@ -8,7 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.scripts import run_account, startup
-from perfkit.additions.scripts.messages import BETWEEN, CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, STEPS
+from perfkit.additions.scripts.messages import (
+    BETWEEN,
+    CHECKPOINTS,
+    COMPILING,
+    EPOCHS,
+    EVALUATION,
+    OWN,
+    STEPS,
+)
 from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.watching import trend_of
@@ -125,6 +133,30 @@ def test_a_batch_of_an_evaluation_that_comes_soon_asks_for_no_memory(monkeypatch
     for _batch in range(100):
         kept.on_evaluation()
     assert len(asked) == 1
+
+
+def test_what_follows_train_is_no_evaluation_any_more(monkeypatch):
+    """As new negative samples are drawn for the next epoch: 78% of a run was said to be evaluation."""
+    now = [100.0]
+    monkeypatch.setattr(run_account, "clock", lambda: now[0])
+    script = script_of()
+    script.calls = SimpleNamespace(note=lambda role: None)
+    spent = script.steps.now.spent
+    kept = RunAccount(script)
+    kept._sees_memory = False
+    for evaluating_s, preparing_s in ((3.0, 10.0), (2.0, 20.0)):  # two in one step
+        kept.on_mode(False)
+        now[0] += evaluating_s
+        spent["checkpoint"] += 1.0
+        kept.on_mode(True)
+        now[0] += preparing_s
+    kept.on_training()
+    assert spent["evaluated"] == pytest.approx(3.0), "5 s, of which 2 s were checkpoints"
+    script.part = ""
+    kept.on_mode(False)
+    assert kept.part_now() == EVALUATION
+    kept.on_mode(True)
+    assert kept.part_now() == OWN
 
 
 def test_where_the_script_is_before_its_first_step_is_told(tmp_path, monkeypatch):
