@@ -28,6 +28,8 @@ class Finding(msgspec.Struct, frozen=True):
     change: str
     where: str = ""
     share: float | None = None
+    around: str = ""  # the function or loop that may go with the line
+    around_share: float | None = None
     urgency: float = 0.0
     kind: str = "time"
     limit: str = "up to"
@@ -37,7 +39,8 @@ class Finding(msgspec.Struct, frozen=True):
     @property
     def gain(self) -> float | None:
         """How many times as fast the run can become."""
-        return 1 / max(1 - self.share, 0.01) if self.share and self.limit else None
+        share = self.around_share or self.share or 0.0
+        return 1 / max(1 - share, 0.01) if share and self.limit else None
 
     @property
     def weight(self) -> float:

@@ -29,6 +29,7 @@ from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN
 from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, lines_of, of_one_step
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.threads import Threads
+from perfkit.additions.shared.around import with_around
 from perfkit.additions.shared.clock import clock, own_time
 from perfkit.additions.shared.lines import Sampler, Times, called, lines, places
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors, weights_of
@@ -164,7 +165,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     try:
         with account.counting(), _collections(script, account.part_now, collecting):
             took, times = yield from _take_looks(sampler, own, seconds)
-        operators = yield from _operators(script, inquiry, sampler.users)
+        operators = yield from _operators(script, inquiry, sampler.users, _untrained(script, before))
     finally:
         torch.set_num_threads(own_threads)
         script.looked_at.value = False
@@ -182,7 +183,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         parts=dict(parts),
         operators=lines_of(operators, times),
         in_vain=lines_in_vain(operators, times),
-        lines=[called(line, times, calls) for line in found],
+        lines=[with_around(called(line, times, calls), times) for line in found],
         loading=loaders.watch.total(),
         data=data,
         collecting=dict(collecting),
@@ -208,10 +209,10 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
 
 
 def _operators(
-    script: Script, inquiry: Inquiry, users: Callable[[str], str]
+    script: Script, inquiry: Inquiry, users: Callable[[str], str], untrained: Collection[int]
 ) -> Generator[None, ScriptStep, OperatorTimes]:
     """Times of operators in the backward passes of one step; none where their stacks would take long."""
-    times = OperatorTimes(script, users)
+    times = OperatorTimes(script, users, untrained)
     if max(inquiry.nodes.values(), default=0) < LIMIT.most_traced:
         inquiry.operators = times
         try:
@@ -419,18 +420,25 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor], trained: Contai
     own = set(map(id, weights_of(script.groups())))
     if not own & before.keys():  # the script trains by something else, or by copies
         return known
+    weights = script.parameters()
+    total = sum(weight.numel() for weight in weights)
+    untrained, changed = _untrained(script, before), _changed(script, before)
+    without_optimizer = sum(weight.numel() for weight in weights if id(weight) in untrained)
+    frozen = [weight for weight in weights if not weight.requires_grad and id(weight) not in trained]
+    updated = sum(weight.numel() for weight in frozen if weight.grad is not None and id(weight) in changed)
+    return known | {"without_optimizer": without_optimizer / total, "frozen": updated / total}
+
+
+def _untrained(script: Script, before: Mapping[int, torch.Tensor]) -> set[int]:
+    """The weights with gradients, by `id`, that no optimizer has and nothing else changes either."""
+    trained = _changed(script, before) | {id(weight) for weight in weights_of(script.groups())}
+    weights = [weight for weight in script.parameters() if weight.requires_grad and weight.grad is not None]
+    return ({id(weight) for weight in weights} & before.keys()) - trained
+
+
+def _changed(script: Script, before: Mapping[int, torch.Tensor]) -> set[int]:
     now = _first_values(script)
-    total = without_optimizer = frozen = 0
-    for weight in script.parameters():
-        total += weight.numel()
-        if weight.grad is None or id(weight) not in before:
-            continue
-        has_changed = not torch.equal(before[id(weight)], now[id(weight)])
-        if weight.requires_grad and id(weight) not in own and not has_changed:
-            without_optimizer += weight.numel()
-        if has_changed and not weight.requires_grad and id(weight) not in trained:
-            frozen += weight.numel()
-    return known | {"without_optimizer": without_optimizer / total, "frozen": frozen / total}
+    return {weight for weight in now.keys() & before.keys() if not torch.equal(before[weight], now[weight])}
 
 
 def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:

@@ -22,7 +22,7 @@ import torch
 from numpy.lib.npyio import NpzFile
 from torch.utils import data
 
-from perfkit.additions.scripts import batches, hooks
+from perfkit.additions.scripts import batches, hooks, transforms
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, pins
 from perfkit.additions.shared.clock import clock, own_time
@@ -55,11 +55,18 @@ class Watch:
             self._sampling.enter_context(self._sampler.running())
         collate = fetcher.collate_fn
         fetcher.collate_fn = functools.partial(script.do, "collate", collate)
+        is_looked_into = self._loading.batches < LIMIT.looked_into
+        members = dict(_members(fetcher.dataset)) if is_looked_into else {}
         start, wall = own_time(), clock()
         try:
-            samples = script.do("data set", plain, fetcher, indices)
+            with transforms.timed(members.values()) as pipelines:
+                samples = script.do("data set", plain, fetcher, indices)
         finally:
             fetcher.collate_fn = collate
+        if late := transforms.late_shrink(pipelines, own_time() - start):
+            self._loading.late_shrink = late
+        if in_worker and is_looked_into:  # it may have opened an archive for itself
+            self._loading.archives = _archives(fetcher.dataset, dict(_members(fetcher.dataset)))
         self._loading.batches += 1
         self._loading.samples += len(indices) if isinstance(indices, list | tuple) else 1
         self._loading.seconds += own_time() - start
@@ -94,6 +101,9 @@ class Watch:
         files = [file for file in self._folder.glob("loading-*.json") if file.name not in excluded]
         loadings = [self._loading, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
         total = Loading(lines=merged(line for loading in loadings for line in loading.lines))
+        total.archives = sorted({name for loading in loadings for name in loading.archives})
+        shrinks = [loading.late_shrink for loading in loadings if loading.late_shrink]
+        total.late_shrink = max(shrinks, key=lambda late: late.part, default=None)
         for name in ("batches", "samples", "seconds", "wall_s"):
             setattr(total, name, sum(getattr(loading, name) for loading in loadings))
         return total if total.batches else None
@@ -111,16 +121,11 @@ def data_facts(loader: Any, asked_worker: int, drawn: int = 0) -> DataFacts:
         is_split=bool(asked_worker) or getattr(loader, "worker_init_fn", None) is not None,
         can_batch=getattr(loader, "batch_size", 1) is None or hasattr(dataset, "__getitems__"),
     )
-    count = -1
     with contextlib.suppress(Exception):  # iterable data sets have no length
-        count = len(dataset)
         facts.batches = len(loader)
+    count = _length(dataset)
     members = dict(_members(dataset))
-    modules = {sys.modules.get(type(value).__module__) for value in (dataset, *members.values())}
-    module_globals = [item for module in modules for item in getattr(module, "__dict__", {}).items()]
-    for name, value in [*module_globals, *members.items()]:
-        if isinstance(value, NpzFile) and not 0 <= count <= len(value.files):  # else each sample is an array
-            facts.archives.append(name)
+    facts.archives = _archives(dataset, members)
     for name, value in members.items():
         if isinstance(value, _GENERATORS):
             facts.generators.append(name)
@@ -136,6 +141,25 @@ def data_facts(loader: Any, asked_worker: int, drawn: int = 0) -> DataFacts:
             facts.objects += _objects(value)
             facts.of.append(name)
     return facts
+
+
+def _length(dataset: Any) -> int:
+    """The samples of a data set; -1 if it has no length."""
+    try:
+        return len(dataset)
+    except Exception:  # as iterable ones, or whatever the user's code raises
+        return -1
+
+
+def _archives(dataset: Any, members: Mapping[str, Any]) -> list[str]:
+    """The names of the .npz archives of a data set and its modules that have no array for each sample."""
+    modules = {sys.modules.get(type(value).__module__) for value in (dataset, *members.values())}
+    named = [item for module in modules for item in getattr(module, "__dict__", {}).items()]
+    named += members.items()
+    count = _length(dataset)
+    return [
+        name for name, value in named if isinstance(value, NpzFile) and not 0 <= count <= len(value.files)
+    ]
 
 
 def _is_open_file(value: Any) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from perfkit import lookup
+from perfkit.additions.advice.finding import Finding
 from perfkit.additions.shared.lines import Line
 from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
@@ -169,6 +170,15 @@ class DataFacts(msgspec.Struct, kw_only=True):
     archives: list[str] = []
 
 
+class LateShrink(msgspec.Struct, frozen=True):
+    """Transforms that work on images which a later one shrinks: see docs/json.md."""
+
+    names: list[str]  # the dearest first
+    by: str
+    times: float  # so many times as few pixels
+    part: float  # of the time of loading that they would save
+
+
 class Loading(msgspec.Struct, kw_only=True):
     """The seconds of making batches, in whatever process, and the lines that took them in loader workers."""
 
@@ -177,6 +187,8 @@ class Loading(msgspec.Struct, kw_only=True):
     seconds: float = 0.0  # without waits for a core
     wall_s: float = 0.0
     lines: list[Line] = []
+    archives: list[str] = []  # of NumPy, opened in workers
+    late_shrink: LateShrink | None = None
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -203,7 +215,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, float] = {}
     lines: list[Line] = []
     operators: list[Line] = []  # the lines whose operators take most of the forward and backward passes
-    in_vain: list[Line] = []  # the lines whose backward pass is for gradients that are thrown away
+    in_vain: list[Line] = []  # the lines whose backward pass is for gradients that no optimizer takes
     loading: Loading | None = None
     data: DataFacts | None = None
     collecting: dict[str, float] = {}
@@ -276,6 +288,12 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     def of_run(self, seconds: float) -> float:
         """The share of the run, for seconds of the steps that were looked at."""
         return seconds / self.evidence.steps_s * self.run.running(STEPS)
+
+    def with_around(self, finding: Finding, line: Line) -> Finding:
+        """A finding of a line, with what is around the line."""
+        if not line.around:
+            return finding
+        return msgspec.structs.replace(finding, around=line.around, around_share=self.of_run(line.around_s))
 
     def share_of(self, *parts: str) -> float:
         """The share of the run that parts of its steps take."""

@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,7 @@ class _Operator:
     seconds: float
     weight: int | None  # the `id` of the weight in whose gradient the pass ends here
     leads_to: list[int]
-    made_at: Place | None
-    called_at: Place | None  # in the function that asked for the pass
+    lines: list[Place]  # of the user, from the function that asked for the pass to the innermost one
 
 
 @dataclass
@@ -48,6 +47,19 @@ class _Pass:
     waiting: set[int]  # weights whose gradients no optimizer has taken yet
     thrown_away: set[int] = field(default_factory=set)  # weights whose gradients no optimizer ever takes
     is_taken: bool = False  # whether an optimizer took any; if not, the script may use them itself
+
+    def lines_in_vain(self) -> dict[Place, float]:
+        """The seconds of `in_vain` by line: the outermost one whose operators are nearly all in vain."""
+        in_vain = self.in_vain()
+        seconds_of = _by_line(self.operators)
+        in_vain_of = _by_line(in_vain)
+        lines = defaultdict[Place, float](float)
+        for operator in in_vain:
+            for line in operator.lines:
+                if in_vain_of[line] >= LIMIT.nearly_all * seconds_of[line]:
+                    lines[line] += operator.seconds
+                    break
+        return lines
 
     def in_vain(self) -> list[_Operator]:
         """The operators that lead only to gradients that are thrown away, if others of the pass are taken."""
@@ -66,15 +78,24 @@ class _Pass:
         return [operator for index, operator in enumerate(self.operators) if index not in needed]
 
 
+def _by_line(operators: list[_Operator]) -> dict[Place, float]:
+    seconds_of = defaultdict[Place, float](float)
+    for operator in operators:
+        for line in {*operator.lines}:
+            seconds_of[line] += operator.seconds
+    return seconds_of
+
+
 class OperatorTimes:
     """Adds up the seconds of operators in backward passes, by the innermost user's line that made them."""
 
-    def __init__(self, script: Script, users: Callable[[str], str]) -> None:
+    def __init__(self, script: Script, users: Callable[[str], str], untrained: Collection[int] = ()) -> None:
         self.seconds = defaultdict[Place, float](float)
-        self.in_vain = defaultdict[Place, float](float)  # for gradients that are thrown away
+        self.in_vain = defaultdict[Place, float](float)  # for gradients that no optimizer takes
         self.are_too_many = False  # whether the step has so many operators that they are not timed
         self._script = script
         self._users = users  # maps a file to the user's
+        self._untrained = set(untrained)  # weights that nothing trains
         self._count = 0
         self._timers = dict[Any, _NodeTimer]()  # of the pass under way
         self._caller: Function | None = None  # of the pass under way
@@ -102,13 +123,11 @@ class OperatorTimes:
         operators = list[_Operator]()
         for node, timer in self._timers.items():
             timer.remove()
-            lines = list(self._made_at(node))
+            lines = self._made_at(node)
             leads_to = [indices[target] for target, _ in node.next_functions if target in indices]
-            callers = (place for place, function in lines if function == self._caller)
-            made_at = lines[0][0] if lines else None
-            operators.append(_Operator(timer.seconds, _weight(node), leads_to, made_at, next(callers, None)))
-            if made_at:
-                self.seconds[made_at] += timer.seconds
+            operators.append(_Operator(timer.seconds, _weight(node), leads_to, lines))
+            if lines:
+                self.seconds[lines[-1]] += timer.seconds
         self._timers = {}
         if operators:
             weights = {operator.weight for operator in operators if operator.weight is not None}
@@ -139,18 +158,21 @@ class OperatorTimes:
         """Adds up the seconds that were in vain."""
         self._end_pass()
         for backward in self._passes:
-            for operator in backward.in_vain():
-                if operator.called_at:
-                    self.in_vain[operator.called_at] += operator.seconds
+            backward.thrown_away |= backward.waiting & self._untrained
+            for line, seconds in backward.lines_in_vain().items():
+                self.in_vain[line] += seconds
         self._passes.clear()
 
-    def _made_at(self, node: Any) -> Iterator[tuple[Place, Function]]:
-        """The user's lines that led to an operator, the innermost first, with their functions."""
-        for text in reversed(node.metadata.get("traceback_", [])):
+    def _made_at(self, node: Any) -> list[Place]:
+        """The user's lines that led to an operator, from the function that asked for the pass inwards."""
+        lines = list[Place]()
+        for text in node.metadata.get("traceback_", []):
             frame = _FRAME.match(text)
             if frame and is_users(frame["file"]):
-                function = frame["file"], frame["function"]
-                yield (self._users(frame["file"]), int(frame["line"])), function
+                if (frame["file"], frame["function"]) == self._caller:
+                    lines.clear()  # what is outside of it
+                lines.append((self._users(frame["file"]), int(frame["line"])))
+        return lines
 
 
 class _NodeTimer:
@@ -210,7 +232,7 @@ def lines_of(times: OperatorTimes, looks: Times) -> list[Line]:
 
 
 def lines_in_vain(times: OperatorTimes, looks: Times) -> list[Line]:
-    """The lines whose backward pass is for gradients that are thrown away, the largest first."""
+    """The lines whose backward pass is for gradients that no optimizer takes, the largest first."""
     seconds = _scaled(times.in_vain, times, looks)
     largest_first = sorted(seconds, key=seconds.__getitem__, reverse=True)
     return [_line("backward", place, seconds[place]) for place in largest_first]

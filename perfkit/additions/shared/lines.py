@@ -75,6 +75,8 @@ class Line(msgspec.Struct, frozen=True):
     called: str = ""  # `in f, called 25 times a step from train.py:60`
     times: int = 0  # 25, in this example
     within: str = ""  # `in Average.update (average.py:19)`: what takes its time, if no line there has most
+    around: str = ""  # `Loss.match` or `the loop at loss.py:33`, if it takes longer
+    around_s: float = 0.0
 
     @property
     def where(self) -> str:

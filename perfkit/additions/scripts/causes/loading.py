@@ -24,12 +24,29 @@ def _files(symptoms: Symptoms) -> Found:
 
 
 def _archives(symptoms: Symptoms) -> Found:
-    data = symptoms.evidence.data
-    if not (data and data.archives):
+    data, loading = symptoms.evidence.data, symptoms.evidence.loading
+    names = sorted({*(data.archives if data else []), *(loading.archives if loading else [])})
+    if not names:
         return
     for line, share in symptoms.loading_lines():
         if LIMIT.reads_array in line.calls and share >= LEAST / 2:
-            yield _CAUSES.found("array_of_archive", line.where, share, text=line.text, names=data.archives)
+            yield _CAUSES.found("array_of_archive", line.where, share, text=line.text, names=names)
+
+
+def _shrinks_late(symptoms: Symptoms) -> Found:
+    late = symptoms.evidence.loading.late_shrink if symptoms.evidence.loading else None
+    if late and late.names:
+        share = late.part * symptoms.loading
+        lines_of_it = _places(symptoms, rf"\b{re.escape(late.names[0])}\(")
+        where = next(iter(lines_of_it), symptoms.site("loader"))
+        if share >= LEAST:
+            yield _CAUSES.found("shrinks_late", where, share, late=late)
+
+
+def _places(symptoms: Symptoms, pattern: str) -> list[str]:
+    """The lines in files of the script that match a pattern."""
+    files = {frame.file for site in symptoms.script.sites for frame in site.frames}
+    return [place for file in sorted(files) for place in places(pattern, file)]
 
 
 def _handling(symptoms: Symptoms) -> Found:
@@ -65,8 +82,7 @@ def _padding(symptoms: Symptoms) -> Found:
     part = beyond if beyond >= ALIKE * padding else padding  # `beyond`, whichever rows come together
     share = part * symptoms.share_of("forward", "backward")
     if padding >= LIMIT.much_padding and share >= LEAST:
-        files = {frame.file for site in symptoms.script.sites for frame in site.frames}
-        padding_lines = [place for file in files for place in places(LIMIT.pads, file)]
+        padding_lines = _places(symptoms, LIMIT.pads)
         where = padding_lines[0] if len(padding_lines) == 1 else symptoms.site("loader")
         yield _CAUSES.found("padding", where, share, padding=padding, beyond=beyond, length=length)
 
@@ -100,13 +116,13 @@ def _workers(symptoms: Symptoms) -> Found:
         yield _CAUSES.found("workers_copy_objects", loader, symptoms=symptoms, grew=grew)
 
 
-CAUSES = (_files, _archives, _handling, _padding, _workers)
+CAUSES = (_files, _archives, _shrinks_late, _handling, _padding, _workers)
 
 
 def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
     """The lines that load, if no finding takes as much; one finding has those that take about the same."""
     explaining = [finding for finding in findings if (finding.share or 0.0) >= symptoms.loading]
-    if explaining or any(finding.cause == "rows_one_by_one" for finding in findings):
+    if explaining or any(finding.cause in LIMIT.explain for finding in findings):
         return
     places_found = {finding.where for finding in findings}
     candidates = [(line, share) for line, share in symptoms.loading_lines() if line.where not in places_found]
@@ -120,4 +136,5 @@ def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
     for line, share in candidates:
         if share >= LEAST:
             cause = "sampler_line" if line.part == "sampler" else "loading_line"
-            yield _CAUSES.found(cause, line.where, share, symptoms=symptoms, line=line)
+            finding = _CAUSES.found(cause, line.where, share, symptoms=symptoms, line=line)
+            yield symptoms.with_around(finding, line)

@@ -62,12 +62,17 @@ def _checkpoints(symptoms: Symptoms) -> Found:
 
 
 def _between_steps(symptoms: Symptoms) -> Found:
-    share = symptoms.run.running(BETWEEN)
+    between = symptoms.run.running(BETWEEN)
     line = next((line for line, _ in symptoms.lines(BETWEEN)), None)
-    if line:
-        share *= line.seconds / symptoms.evidence.parts[BETWEEN]
-    if share >= LEAST:
-        yield _CAUSES.found("between_steps", line.where if line else "", share, line=line)
+    if line is None:
+        if between >= LEAST:
+            yield _CAUSES.found("between_steps", share=between, line=None)
+        return
+    of_second = between / symptoms.evidence.parts[BETWEEN]  # the share of a second that was looked at
+    if line.seconds * of_second >= LEAST:
+        finding = _CAUSES.found("between_steps", line.where, line.seconds * of_second, line=line)
+        around_share = line.around_s * of_second or None
+        yield structs.replace(finding, around=line.around, around_share=around_share)
 
 
 def _start(symptoms: Symptoms) -> Found:

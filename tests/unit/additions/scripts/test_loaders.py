@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 from torch.utils import data
@@ -55,7 +56,7 @@ def script(tmp_path, monkeypatch):
 
 def fetch(watch, times):
     for _ in range(times):
-        watch.fetch(lambda fetcher, indices: None, SimpleNamespace(collate_fn=list), [0, 1])
+        watch.fetch(lambda fetcher, indices: None, SimpleNamespace(collate_fn=list, dataset=[]), [0, 1])
 
 
 def test_a_worker_is_looked_at_through_all_its_watched_batches(script):
@@ -68,6 +69,24 @@ def test_a_worker_is_looked_at_through_all_its_watched_batches(script):
     assert watch._sampler.runs == ["began", "ended"]
     fetch(watch, 1)
     assert watch._sampler.runs == ["began", "ended", "began"]
+
+
+def test_an_archive_that_a_worker_opens_for_itself_is_noted(script, tmp_path):
+    class Slices(data.Dataset):
+        store = None
+
+        def __len__(self):
+            return 320
+
+    numpy.savez(tmp_path / "slices.npz", images=numpy.zeros((320, 4)))
+    watch, slices = Watch(script), Slices()
+
+    def read(fetcher, indices):
+        slices.store = slices.store or numpy.load(tmp_path / "slices.npz")
+
+    watch.fetch(read, SimpleNamespace(collate_fn=list, dataset=slices), [0, 1])
+    slices.store.close()
+    assert watch.total().archives == ["store"]
 
 
 def test_lines_of_loading_are_those_of_fetches_in_all_workers(script, tmp_path):

@@ -125,6 +125,34 @@ def test_a_backward_pass_through_what_nobody_trains_with_it_is_in_vain(
         assert found[2].text == "fake = models['generator'](noise)" and 0 < found[2].seconds < 10
 
 
+@pytest.mark.parametrize(("is_trained", "line"), [(False, 4), (True, None)])
+def test_a_teacher_that_nothing_trains_is_named_by_the_line_that_calls_it(
+    script, tmp_path, monkeypatch, is_trained, line
+):
+    """The line of the training calls both: its operators are not in vain."""
+    ticks = itertools.count()
+    monkeypatch.setattr(operators, "clock", lambda: float(next(ticks)))
+    file = tmp_path / "distill.py"
+    file.write_text(
+        "def step(models, times, x):\n    loss = distance(models, x)\n    times.time(loss); loss.backward()\n"
+        "def target(models, x): return models['teacher'](x)\n"
+        "def distance(models, x): return (models['student'](x) - target(models, x)).pow(2).mean()\n"
+    )
+    names = {}
+    exec(compile(file.read_text(), file, "exec"), names)
+    models = {name: torch.nn.Linear(3, 3) for name in ("teacher", "student")}
+    teacher = [*models["teacher"].parameters()]
+    times = OperatorTimes(script, str, () if is_trained else map(id, teacher))
+    looking = of_one_step(times)
+    next(looking)
+    names["step"](models, times, torch.ones(2, 3))
+    times.taken([*models["student"].parameters(), *(teacher if is_trained else [])])
+    with pytest.raises(StopIteration):
+        looking.send(ScriptStep(1.0))
+    found = lines_in_vain(times, {("backward", ()): 10.0})
+    assert [each.line for each in found[:1]] == ([] if line is None else [line])
+
+
 def test_a_compiled_model_has_no_operators_of_its_own(script, monkeypatch):
     monkeypatch.setattr(operators, "compiled_graphs", lambda: 1)
     with pytest.raises(StopIteration):
@@ -153,9 +181,9 @@ def test_a_line_has_its_share_of_the_backward_pass_and_its_own_part_of_the_forwa
 def test_many_operators_are_left_alone_as_their_stacks_take_long(script):
     inquiry = SimpleNamespace(nodes={3: 6_000}, operators=None)
     with pytest.raises(StopIteration):
-        next(evidence._operators(script, inquiry, str))
+        next(evidence._operators(script, inquiry, str, ()))
     inquiry.nodes[3] = 10
-    next(looking := evidence._operators(script, inquiry, str))
+    next(looking := evidence._operators(script, inquiry, str, ()))
     assert inquiry.operators
     looking.close()
     assert not inquiry.operators and not torch.is_anomaly_enabled()

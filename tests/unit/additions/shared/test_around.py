@@ -1,0 +1,83 @@
+"""What goes with a line: its function or loop, unless the training is in it, too."""
+
+import pytest
+
+from perfkit.additions.shared.around import with_around
+from perfkit.additions.shared.lines import Line, Spot
+
+SOURCE = """\
+def match(boxes, anchors):
+    for box in boxes:
+        for anchor in anchors:
+            overlap = iou(box, anchor)
+            keep(overlap)
+
+def train():
+    for batch in loader:
+        loss = match(batch, anchors)
+        for weight in weights:
+            average(weight)
+        loss.backward()
+"""
+OWN = "own code"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SOURCE)
+    return str(path)
+
+
+def spots(file, *places):
+    return tuple(Spot(file, line, function) for line, function in places)
+
+
+@pytest.mark.parametrize(
+    ("line", "around", "seconds"),
+    [
+        (4, "match", 9.0),  # with its inner loop, and the line that begins this
+        (11, "the loop at train.py:10", 3.0),  # its function has the training in it
+        (12, "", 0.0),
+    ],
+)
+def test_a_line_goes_with_the_longest_that_is_of_its_part_alone(file, line, around, seconds):
+    train = (9, "train")
+    times = {
+        (OWN, spots(file, train, (4, "match"))): 6.0,
+        (OWN, spots(file, train, (3, "match"))): 2.0,
+        (OWN, spots(file, train, (2, "match"))): 1.0,
+        (OWN, spots(file, (11, "train"))): 2.0,
+        (OWN, spots(file, (10, "train"))): 1.0,
+        ("backward", spots(file, (12, "train"))): 5.0,
+        ("forward", spots(file, (8, "train"))): 1.0,
+    }
+    part = "backward" if line == 12 else OWN
+    own_s = sum(spent for (_, stack), spent in times.items() if stack[-1].line == line)
+    found = with_around(Line(part, file, line, own_s), times)
+    assert (found.around, found.around_s) == (around, pytest.approx(seconds))
+
+
+def test_a_line_that_takes_about_all_of_its_function_stays_alone(file):
+    times = {
+        (OWN, spots(file, (9, "train"), (4, "match"))): 20.0,
+        (OWN, spots(file, (9, "train"), (2, "match"))): 1.0,
+    }
+    assert with_around(Line(OWN, file, 4, 20.0), times).around == ""
+
+
+def test_the_loop_may_be_around_the_calls_of_a_function(file):
+    times = {
+        (OWN, spots(file, (9, "train"), (4, "match"), (30, "<lambda>"))): 5.0,
+        (OWN, spots(file, (9, "train"), (5, "match"))): 4.0,
+        ("forward", spots(file, (9, "train"), (1, "match"))): 1.0,  # so the function is not of one part
+    }
+    found = with_around(Line(OWN, file, 30, 5.0), times)
+    assert (found.around, found.around_s) == ("the loop at train.py:3", 9.0)
+
+
+def test_a_file_that_is_no_python_has_no_loops(tmp_path):
+    template = tmp_path / "model.jinja"
+    template.write_text("{% for x in y %}")
+    times = {(OWN, (Spot(str(template), 1, "<template>"),)): 5.0}
+    assert with_around(Line(OWN, str(template), 1, 5.0), times).around == ""
