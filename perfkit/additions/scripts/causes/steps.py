@@ -85,11 +85,10 @@ def _in_steps(symptoms: Symptoms) -> Found:
     share = evidence.again * symptoms.share_of("backward")
     if share >= LEAST / 2 and (where := symptoms.site("retain_graph")):
         yield _CAUSES.found("backward_again", where, share, symptoms=symptoms)
-    if evidence.in_vain:
+    share = _share_in_vain(symptoms)
+    if share >= LEAST / 2:
         line = evidence.in_vain[0]
-        share = symptoms.of_run(line.seconds)
-        if share >= LEAST / 2:
-            yield _CAUSES.found("gradients_in_vain", line.where, share, line=line)
+        yield _CAUSES.found("gradients_in_vain", line.where, share, line=line)
     share = symptoms.of_run(sum(evidence.in_hooks.values()))
     if share >= LEAST / 2:
         place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
@@ -111,6 +110,12 @@ def _in_steps(symptoms: Symptoms) -> Found:
         yield _CAUSES.found(
             "small_operators", forward, symptoms=symptoms, part=part, operators=count, call_s=call_s
         )
+
+
+def _share_in_vain(symptoms: Symptoms) -> float:
+    """The share of the run of the line whose gradients no optimizer takes."""
+    lines = symptoms.evidence.in_vain
+    return symptoms.of_run(lines[0].seconds) if lines else 0.0
 
 
 def _zeros(symptoms: Symptoms) -> Found:
@@ -137,6 +142,8 @@ def _weights(symptoms: Symptoms) -> Found:
     where = symptoms.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
     evidence = symptoms.evidence
     parts = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
+    if _share_in_vain(symptoms) >= LEAST / 2:  # a line is named for them
+        del parts["gradients_without_optimizer"]
     for cause, part in parts.items():
         if part >= LEAST / 2:
             yield _CAUSES.found(cause, where, part=part)
@@ -145,7 +152,8 @@ def _weights(symptoms: Symptoms) -> Found:
     part = sum(share for _, share in steps)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and part >= 2 * LEAST:
         share = part * rows.of_weights * (1 - rows.touched / rows.count)
-        yield _CAUSES.found("dense_embedding", steps[0][0].where, share, symptoms=symptoms, part=part)
+        facts = {"symptoms": symptoms, "part": part, "optimizers": symptoms.script.optimizers}
+        yield _CAUSES.found("dense_embedding", steps[0][0].where, share, **facts)
     share = symptoms.share_of("optimizer")
     if evidence.groups >= max(LIMIT.many_groups, 2 * evidence.group_kinds) and share >= LEAST / 2:
         yield _CAUSES.found("many_parameter_groups", symptoms.site("groups"), share, symptoms=symptoms)
@@ -195,7 +203,7 @@ def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
             in_graph = is_long and share < backward
             facts = {"symptoms": symptoms, "line": line, "is_rare": is_rare, "in_graph": in_graph}
             facts["is_long"] = _call_s(symptoms, line) >= LIMIT.long_call_s
-            finding = _CAUSES.found("own_line", line.where, share, **facts)
+            finding = symptoms.with_around(_CAUSES.found("own_line", line.where, share, **facts), line)
             yield structs.replace(finding, cause="own_line_in_graph", limit="") if in_graph else finding
     # Work without gradients makes forward longer than backward; a compiled model does not show that.
     is_longer = 0 < backward < symptoms.share_of("forward") and not symptoms.run.compiled
