@@ -84,7 +84,7 @@ def _seconds(whole: Loop | Function, times: Times) -> dict[str, float]:
 def _loops(file: str) -> list[Loop]:
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):  # it is no Python, as the file of a template
+    except (SyntaxError, ValueError):  # such as a template
         return []
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
     return [Loop(file, loop.lineno, loop.end_lineno or loop.lineno) for loop in loops]
