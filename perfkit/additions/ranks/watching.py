@@ -18,6 +18,7 @@ from perfkit.additions.ranks.launch import RanksLaunch
 from perfkit.additions.ranks.messages import State
 from perfkit.additions.ranks.started import LOST_RANK, Ending, WatchedRanks, merge_proofs
 from perfkit.additions.scripts.report import warned
+from perfkit.additions.scripts.watched import with_remedy_of_denial
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
 from perfkit.process.locks import device_lock
@@ -140,7 +141,8 @@ def failed(launched: WatchedRanks) -> RunFailed:
         mute = []
     what = str(report.WORDS.failed(launched, first, mute))
     remedy = "Read its own words, which are shown with this; run the command without perfkit to compare"
-    return launched.problem(what, remedy, rank=first.rank if first and not mute else None)
+    failure = launched.problem(what, remedy, rank=first.rank if first and not mute else None)
+    return with_remedy_of_denial(failure)
 
 
 def hanging(launched: WatchedRanks) -> RunFailed:

@@ -271,9 +271,7 @@ class WatchedScript(Conversation):
 
     def explained(self, failure: RunFailed) -> RunFailed:
         failure.output = "\n".join(self.written("err")[-200:]).rstrip()
-        if _DENIED.search(failure.output) and "PermissionError" not in failure.what:
-            failure.remedy = TEXTS["remedies"]["move_away"]
-        return failure
+        return with_remedy_of_denial(failure)
 
     def stop(self) -> None:
         """Ends the script, at its next step if that comes soon: in between, it may be writing a file."""
@@ -283,6 +281,13 @@ class WatchedScript(Conversation):
         self.tree.end()
         self._process.wait()
         self._files.cleanup()
+
+
+def with_remedy_of_denial(failure: RunFailed) -> RunFailed:
+    """A failure with the remedy of a write that the kernel has denied: only Python's own errors say why."""
+    if _DENIED.search(failure.output) and "PermissionError" not in failure.what:
+        failure.remedy = TEXTS["remedies"]["move_away"]
+    return failure
 
 
 def _cpu_seconds(tree: Tree) -> dict[int, float]:

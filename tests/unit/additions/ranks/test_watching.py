@@ -225,3 +225,20 @@ def test_of_ranks_that_ended_without_a_word_the_first_is_named_as_a_launcher_end
         problem=lambda what, remedy, rank: RunFailed(what, remedy),
     )
     assert watching.failed(launched).what.startswith("rank 1 of 2 ended without a word")
+
+
+@pytest.mark.parametrize(
+    ("says", "remedy"),
+    [("open file failed with strerror: Permission denied", "move that file away"), ("NaN", "its own words")],
+)
+def test_a_rank_whose_write_the_kernel_denied_is_told_what_to_do(says, remedy):
+    """torch.save writes in C++: its error does not say that perfkit keeps the user's files."""
+    state = SimpleNamespace(rank=0, count=125, failure=f"the training raised RuntimeError: {says}")
+
+    def problem(what, remedy, rank):
+        failure = RunFailed(what, remedy)
+        failure.output = f"[rank0]: RuntimeError: {says}"
+        return failure
+
+    launched = SimpleNamespace(ranks={}, answers={}, states=[state], world=2, problem=problem)
+    assert remedy in watching.failed(launched).remedy
