@@ -78,7 +78,7 @@ class Tree:
     def cpu_s(self) -> float:
         """The CPU seconds that its members have used, including those of children that have ended."""
         used_s = 0.0
-        for process in self._members:
+        for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 used_s += sum(process.cpu_times()[:4])  # user, system, and both of ended children
         return used_s

@@ -95,3 +95,19 @@ def test_an_end_that_a_second_ctrl_c_interrupts_ends_everything_when_it_is_calle
         assert process.wait(10) == -signal.SIGTERM
     finally:
         process.kill()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_the_time_of_a_process_that_is_started_later_is_its_tree_s():
+    """A loader's workers were the other programs that took 55% of the cores."""
+    works = "import os, time\nif os.fork() == 0:\n    while time.process_time() < 0.3: pass\n    print('done', flush=True)\n"
+    command = [sys.executable, "-S", "-c", f"input()\n{works}input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        tree = Tree(process.pid)
+        before = tree.cpu_s()
+        process.stdin.write("begin\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"  # the child goes on to wait for a line
+        used_s = tree.cpu_s() - before
+        process.stdin.close()
+    assert used_s >= 0.25
