@@ -4,7 +4,7 @@ import ast
 import functools
 import linecache
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from msgspec import structs
@@ -42,16 +42,17 @@ class Function(NamedTuple):
         return (spot.file, spot.function) == self
 
 
-def with_around(line: Line, times: Times) -> Line:
-    """A line with its function or the loop in which it runs: the longer one that is of this part alone.
+def with_around(line: Line, times: Times, outside: Collection[str] = ()) -> Line:
+    """A line with its function or the loop in which it runs: the longer one that has no other part of a step.
 
-    The loop over the batches of a training is not, nor is the function that has it: they have all parts.
+    The loop over the batches of a training has, and so does its function. Parts `outside` of steps do not
+    count: what makes a sample is also called in evaluations.
     """
     around = {whole for part, stack in times if part == line.part for whole in _around(line, stack)}
     longest, longest_s = None, _LEAST * line.seconds
     for whole in around:
         seconds_of = _seconds(whole, times)
-        if {*seconds_of} == {line.part} and seconds_of[line.part] >= longest_s:
+        if {*seconds_of} <= {line.part, *outside} and seconds_of[line.part] >= longest_s:
             longest, longest_s = whole, seconds_of[line.part]
     return structs.replace(line, around=str(longest), around_s=longest_s) if longest else line
 

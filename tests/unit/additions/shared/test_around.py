@@ -81,3 +81,15 @@ def test_a_file_that_is_no_python_has_no_loops(tmp_path):
     template.write_text("{% for x in y %}")
     times = {(OWN, (Spot(str(template), 1, "<template>"),)): 5.0}
     assert with_around(Line(OWN, str(template), 1, 5.0), times).around == ""
+
+
+def test_what_is_called_in_evaluations_too_still_goes_with_its_line(file):
+    times = {
+        ("data set", spots(file, (4, "match"))): 5.0,
+        ("data set", spots(file, (5, "match"))): 4.0,
+        ("evaluation", spots(file, (5, "match"))): 7.0,
+    }
+    line = Line("data set", file, 4, 5.0)
+    assert with_around(line, times).around == ""
+    found = with_around(line, times, outside=("evaluation", "start"))
+    assert (found.around, found.around_s) == ("match", 9.0)
