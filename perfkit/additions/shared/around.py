@@ -48,7 +48,8 @@ def with_around(line: Line, times: Times, outside: Collection[str] = ()) -> Line
     The loop over the batches of a training has, and so does its function. Parts `outside` of steps do not
     count: what makes a sample is also called in evaluations.
     """
-    around = {whole for part, stack in times if part == line.part for whole in _around(line, stack)}
+    stacks = [stack for part, stack in times if part == line.part]
+    around = dict.fromkeys(whole for stack in stacks for whole in _around(line, stack))  # a function first
     longest, longest_s = None, _LEAST * line.seconds
     for whole in around:
         seconds_of = _seconds(whole, times)

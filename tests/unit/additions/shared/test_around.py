@@ -92,4 +92,4 @@ def test_what_is_called_in_evaluations_too_still_goes_with_its_line(file):
     line = Line("data set", file, 4, 5.0)
     assert with_around(line, times).around == ""
     found = with_around(line, times, outside=("evaluation", "start"))
-    assert (found.around, found.around_s) == ("match", 9.0)
+    assert (found.around, found.around_s) == ("the loop at train.py:3", 9.0), "all of its function is in it"
