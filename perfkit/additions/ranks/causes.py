@@ -11,7 +11,7 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.ranks.lateness import COMPUTES, Lateness, are_apart, few_with_most
-from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share
+from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share, line_within
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, PARTS, Ddp, Exchange, State
 from perfkit.additions.ranks.report import WORDS
 from perfkit.additions.shared.lines import text_at
@@ -47,15 +47,20 @@ def _unequal_weights(symptoms: RankSymptoms) -> Found:
             return
     if unlike and not has_exchanges:
         yield _CAUSES.found("nothing_exchanged", _model_line(symptoms), ranks=len(symptoms.states))
-    elif unlike and equal and equal[0] < unlike[0] and not are_apart(symptoms.states):
-        last = max(step for step in equal if step < unlike[0])  # later steps may be equal again
-        before = f"after step {last}" if last else "before the first step"
+    elif unlike and equal and equal[-1] < unlike[0] and not are_apart(symptoms.states):  # else it averages
+        before = f"after step {equal[-1]}" if equal[-1] else "before the first step"
         yield _CAUSES.found("weights_drift", _model_line(symptoms), before=before, after=unlike[0])
 
 
+def _with_caller(line: str, caller: str) -> str:
+    return ", called in ".join(map(basename, dict.fromkeys((line, caller))))
+
+
 def _model_line(symptoms: RankSymptoms) -> str:
-    """The line that wraps the first model, or else the first one that calls it."""
+    """The line that wraps the first model, or else, or if that sends nothing, the first one that calls it."""
     first = symptoms.first
+    if first.ddps and not first.ddps[0].sent and first.backward and first.forward:
+        return _with_caller(first.forward[0], first.forward[-1])
     return basename(first.ddps[0].where if first.ddps else next(iter(first.inputs), ""))
 
 
@@ -140,7 +145,16 @@ def _late_rank(symptoms: RankSymptoms) -> Found:
     modes = [mode for mode in late.modes if not any(mode in state.modes for state in others)]
     in_hook = lateness.part == "backward" and bool(where) and where not in map(basename, late.backward)
     facts = {"late": lateness, "why": why, "waits": waits, "loader": late.loader, "exchange": exchange}
-    yield _CAUSES.found(cause, where, share, modes=modes, in_hook=in_hook, **facts)
+    remedy = _remedy(late, lateness.part)
+    yield _CAUSES.found(cause, where, share, modes=modes, in_hook=in_hook, remedy=remedy, **facts)
+
+
+def _remedy(state: State, part: str) -> str:
+    """What helps against a part that is mostly in a known library function; empty if it is not."""
+    stacks = [stack for stack in state.stacks if stack.part in LIMIT.by_itself.get(part, ())]
+    reads_s = sum(stack.seconds for stack in stacks if stack.calls == LIMIT.reads_array)
+    is_most = reads_s > LIMIT.mostly * sum(stack.seconds for stack in stacks)
+    return _CAUSES.limits.for_archive if is_most else ""
 
 
 def _why(lateness: Lateness, late: State, others: Sequence[State], is_disturbed: bool) -> tuple[str, str]:
@@ -156,7 +170,8 @@ def _why(lateness: Lateness, late: State, others: Sequence[State], is_disturbed:
     # A rank that has less of the cores is slower in whatever it does, but seldom by this much.
     is_chance = here <= 2 * there and (is_disturbed or lateness.part in COMPUTES)
     where = line if lateness.at_times or not is_chance else ""
-    return basename(where), str(WORDS.why(lateness, text_at(where), here, there))
+    inner = where if lateness.at_times else line_within(late, where, LIMIT.by_itself.get(lateness.part, ()))
+    return _with_caller(inner, where), str(WORDS.why(lateness, text_at(inner), here, there))
 
 
 def _where_they_wait(others: Sequence[State], lateness: Lateness) -> tuple[Exchange | None, str]:
@@ -197,6 +212,7 @@ def _repeated_work(symptoms: RankSymptoms) -> Found:
             collectives = [call.name for call in first.exchanges if call.where == line]
             facts: dict[str, Any] = {"loader": first.loader, "few": len(few), "begins": begins}
             facts |= {"steps": len(steps), "text": text_at(line), "late": lateness}
+            facts["remedy"] = _remedy(first, part)
             yield _CAUSES.found(cause, basename(line), share, collectives=collectives, **facts)
 
 
@@ -287,15 +303,20 @@ def _cause_of_all_reduce(symptoms: RankSymptoms, exchange: Exchange) -> str:
 
 
 def _cores(symptoms: RankSymptoms) -> Found:
+    first = symptoms.first
     threads = symptoms.cores // max(1, symptoms.local)
     have_one = all(state.is_of_agent and state.threads == 1 for state in symptoms.states)
     lateness = symptoms.lateness
     waits = [mean.parts[0] for mean in lateness.spent] if lateness else []
     waits_for_data = lateness is not None and max(waits) >= LIMIT.least * lateness.step_s
-    needs_threads = symptoms.first.device == "cpu" or waits_for_data
+    needs_threads = first.device == "cpu" or waits_for_data
     if have_one and not symptoms.chose_threads and threads >= 2 and needs_threads:
         yield _CAUSES.found("threads_of_ranks", threads=threads, symptoms=symptoms)
-    loader = symptoms.first.loader
+    is_crowded = first.threads * symptoms.local >= LIMIT.crowded * symptoms.cores
+    if is_crowded and first.threads > 1 and first.device == "cpu":
+        where = basename(first.set_threads[-1]) if first.set_threads else ""
+        yield _CAUSES.found("more_threads_than_cores", where, threads=max(1, threads), symptoms=symptoms)
+    loader = first.loader
     if loader and loader.workers * symptoms.local > symptoms.cores:
         finding = _CAUSES.found("workers_of_ranks", basename(loader.where), loader=loader, symptoms=symptoms)
         yield finding if waits_for_data else structs.replace(finding, urgency=0.0)  # it costs nothing

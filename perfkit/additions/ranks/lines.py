@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from perfkit.additions.ranks.messages import LIMIT, Stack, State
 from perfkit.additions.shared.lines import text_at
 
-_RANK = {"rank", "get_rank", "local_rank", "global_rank", "RANK", "LOCAL_RANK", "process_index"}
-"""Names by which a script asks which rank it is."""
-_PLAIN = {"int", "os", "environ", "get", "getenv", "dist", "torch", "distributed", "self", "args"}
-"""Names around them that add nothing."""
+_RANK = set(LIMIT.names_of_rank)
+_PLAIN = set(LIMIT.names_around)
 _ASSIGNMENT = re.compile(r"\s*(for )?(?P<names>[\w., ]+?)( in | = )(?P<value>.*)")
 
 
@@ -32,6 +30,15 @@ def line_of_difference(late: State, others: Sequence[State], parts: Sequence[str
     if telling and explained >= LIMIT.most_of_line * most:  # only together, as in a loop
         return max(alone, key=lambda line: own[line][0])
     return max(telling, key=lambda line: own[line][1], default="")
+
+
+def line_within(state: State, line: str, parts: Sequence[str]) -> str:
+    """The innermost line that takes nearly all of a line's time, in these parts; else the line itself."""
+    stacks = [stack for stack in state.stacks if line in stack.lines]
+    least = LIMIT.nearly_all * sum(stack.seconds for stack in stacks)
+    seconds = _seconds(stacks, parts, 1)
+    most = [each for each, (spent, _) in seconds.items() if spent >= least]
+    return max(most, key=lambda each: seconds[each][1], default=line)
 
 
 def line_of_most(state: State, parts: Sequence[str]) -> tuple[str, float]:

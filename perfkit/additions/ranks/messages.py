@@ -34,6 +34,7 @@ class Stack(msgspec.Struct, frozen=True, array_like=True):
     part: str
     lines: list[str]
     seconds: float
+    calls: str = ""  # the library function that the innermost line called
 
 
 class Exchange(msgspec.Struct, array_like=True):
@@ -103,12 +104,14 @@ class State(msgspec.Struct, kw_only=True, tag=True):
     loader: LoaderOfRank | None = None
     ddps: list[Ddp] = []
     rows: dict[int, list[int]] = {}  # checksums of input rows, by step
-    weights: dict[int, int] = {}  # checksums of all parameters, by step
+    weights: dict[int, int] = {}  # checksums of all parameters, as the first pass after a step has them
     embeddings: Rows | None = None  # whose gradients were sent in one of these steps
     threads: int = 0
+    set_threads: list[str] = []  # lines that set them
     is_of_agent: bool = False  # whether torchrun has started the rank
     device: str = "cpu"
     gpu: str = ""  # the machine, and its UUID
+    forward: list[str] = []  # lines of a model's first call, the innermost first, up to the training loop
     backward: list[str] = []  # lines of the calls
     inputs: list[str] = []  # lines of the calls
     at: list[str] = []  # the user's lines that the main thread is in, the innermost first

@@ -26,8 +26,6 @@ from perfkit.additions.shared.lines import Sampler
 from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
 from perfkit.worker.checks import facts
 
-_RANK_ATTRIBUTES = ("num_replicas", "num_processes", "world_size")  # of samplers that divide their rows
-
 
 class RankRecorder(Callback):
     """Notes what the script does. Only the thread that trains changes the notes."""
@@ -52,10 +50,15 @@ class RankRecorder(Callback):
         """Hooks the exchanges of the script."""
         hooks.around(DistributedDataParallel, "__init__", self.exchange.make)
         hooks.around(torch.autograd, "backward", self.exchange.backward)
+        hooks.wrap("torch.set_num_threads", self._set_threads)
         for module in (dist, dist.distributed_c10d):
             for name in hooks.TABLES["collectives"]["names"]:
                 hooks.around(module, name, functools.partial(self._collective, name))
         hooks.around(DistributedDataParallel, "_sync_buffers", functools.partial(self._collective, BUFFERS))
+
+    def _set_threads(self, plain: Any, *args: Any, **kwargs: Any) -> None:
+        self.script.calls.note("threads")
+        plain(*args, **kwargs)
 
     def _collective(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
         is_trainer = threading.get_ident() == self.script.steps.trainer
@@ -87,16 +90,18 @@ class RankRecorder(Callback):
         if count >= LIMIT.rows or first_tensor(given) is None or is_capturing():
             return
         self.script.calls.note("input")
-        if count == 0 and not self._state.weights:  # the initial weights
-            self._note_weights(0)
         rows = self._state.rows.setdefault(count, [])
         if len(rows) < LIMIT.most_rows and not self._are_sharded():
             rows += _row_sums([tensor for tensor in tensors(given) if tensor.dim()])
 
-    def _note_weights(self, step: int) -> None:
-        if not self._are_sharded():
-            self._state.embeddings = dense_rows(self.script)
-            self._state.weights[step] = checksum(self.script.parameters(), LIMIT.most_elements)
+    def on_backward(self) -> None:
+        """Notes the weights that a pass computes with: a script may average them after its optimizer."""
+        steps = self.script.steps
+        is_due = steps.count in LIMIT.weighed and steps.count not in self._state.weights
+        if is_due and not is_capturing() and not self._are_sharded():
+            start = clock()
+            self._state.weights[steps.count] = checksum(self.script.parameters(), LIMIT.most_elements)
+            steps.since += clock() - start  # it is not a part of the step
 
     def _are_sharded(self) -> bool:
         """Whether each rank holds a shard of the weights (`DTensor`); such ranks may share rows, too."""
@@ -105,8 +110,8 @@ class RankRecorder(Callback):
     def on_steps(self, steps: list[ScriptStep]) -> None:
         exchange = self.exchange.end_step(len(steps))
         for number, step in enumerate(steps, self.script.steps.count - len(steps) + 1):
-            if number in LIMIT.weighed:
-                self._note_weights(number)
+            if number in LIMIT.weighed and not self._are_sharded():
+                self._state.embeddings = dense_rows(self.script)
             if self.rank is not None and len(self._steps) < LIMIT.kept:
                 self._steps.append((number, step, exchange))
         for key, call in self._step_collectives.items():
@@ -115,6 +120,7 @@ class RankRecorder(Callback):
             total.seconds += call.seconds
             total.bytes += call.bytes
         self._step_collectives.clear()
+        self._state.threads = torch.get_num_threads()  # the thread that reports may have a different number
         if self.script.steps.count == LIMIT.skipped:  # waits until here explain none of the later steps
             self.sampler.times.clear()
             self._cpu_before_s = process_clock()
@@ -144,10 +150,11 @@ class RankRecorder(Callback):
             exchanges=list(self._collectives.values()),
             loader=self._loader(),
             ddps=list(self.exchange.ddps()),
-            threads=torch.get_num_threads(),
+            set_threads=self._sites("threads"),
             is_of_agent="TORCHELASTIC_RUN_ID" in os.environ,
             device=script.device.type,
             gpu=f"{socket.gethostname()} {facts(script.device).uuid}" if script.device.type == "cuda" else "",
+            forward=self._lines_of_forward(),
             backward=self._sites("backward"),
             inputs=self._sites("input"),
             part=self.part_now(),
@@ -181,10 +188,15 @@ class RankRecorder(Callback):
             workers=getattr(loader, "num_workers", 0),
             rows=rows,
             drawn=drawn,
-            is_divided=any(hasattr(candidate, name) for candidate in samplers for name in _RANK_ATTRIBUTES),
+            is_divided=any(hasattr(candidate, name) for candidate in samplers for name in LIMIT.of_divided),
             is_shuffled=is_random or bool(getattr(sampler, "shuffle", False)),
             epochs=self._epochs.get(id(getattr(loader, "dataset", None)), []),
         )
+
+    def _lines_of_forward(self) -> list[str]:
+        sites = self.script.calls.sites
+        loop = [frame for site in sites["backward"] for frame in site.frames]
+        return [frame.place for site in sites["forward"][:1] for frame in site.frames if frame not in loop]
 
     def _sites(self, role: str) -> list[str]:
         return [site.place for site in self.script.calls.sites[role] if site.frames]

@@ -123,7 +123,7 @@ class RankReporter:
         """All notes until now, and the lines that the rank is in."""
         recorder = self._recorder
         stacks = [
-            Stack(part, [f"{spot.file}:{spot.line}" for spot in stack], seconds)
+            Stack(part, [f"{s.file}:{s.line}" for s in stack], seconds, stack[-1].calls if stack else "")
             for (part, stack), seconds in dict(recorder.sampler.times).items()
         ]
         at = list(recorder.sampler.lines(sys._current_frames().get(recorder.script.steps.trainer)))

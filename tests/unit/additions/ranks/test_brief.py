@@ -482,6 +482,7 @@ def test_the_same_steps_are_noted_on_every_rank_by_their_numbers(monkeypatch):
     noted = {count + 1 for count in range(2 * LIMIT.every) if not at(count, monkeypatch)}
     first = set(range(1, LIMIT.first + 1))
     assert noted == first | {LIMIT.every + each for each in range(1, LIMIT.noted + 1)}
+    assert noted.issuperset(count + 1 for count in LIMIT.weighed), "its pass shows the weights"
 
 
 def test_round_numbers_of_steps_do_not_always_miss_those_that_are_noted():

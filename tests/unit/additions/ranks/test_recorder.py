@@ -12,7 +12,7 @@ from perfkit.additions.ranks import recorder as recorders
 from perfkit.additions.ranks.ddp import StepExchange
 from perfkit.additions.ranks.messages import LIMIT, PARTS, State
 from perfkit.additions.ranks.recorder import RankRecorder, _modes, _row_sums
-from perfkit.additions.scripts.messages import OWN
+from perfkit.additions.scripts.messages import OWN, Frame, Site
 from perfkit.additions.scripts.script import ScriptStep
 
 
@@ -66,7 +66,6 @@ def test_inputs_without_plain_rows_are_left_alone(inputs):
     noted = recorder([torch.nn.Parameter(torch.ones(2))])
     noted.on_input((inputs,))
     assert noted._state.rows == {0: []}
-    assert list(noted._state.weights) == [0]
 
 
 class Divided(torch.nn.Parameter):
@@ -78,16 +77,76 @@ class Divided(torch.nn.Parameter):
 def test_the_rows_of_embeddings_that_were_sent_are_noted_with_the_weights():
     table = torch.nn.Embedding(50, 4)
     table(torch.tensor([3, 9])).sum().backward()
-    noted = recorder(table.parameters())
+    noted = collecting()
+    noted.script.parameters = lambda: list(table.parameters())
     noted.script.modules, noted.script.model = lambda: [table], [table]
-    noted._note_weights(3)
+    noted.exchange, noted.rank = SimpleNamespace(end_step=lambda count: StepExchange()), None
+    noted.script.steps.count = 3
+    noted.on_steps([ScriptStep()])
     assert (noted._state.embeddings.count, noted._state.embeddings.touched) == (50, 2)
 
 
 def test_weights_that_are_divided_between_ranks_are_not_compared():
     noted = recorder([Divided(torch.ones(2))])
     noted.on_input((torch.randn(4, 2),))
+    noted.on_backward()
     assert (noted._state.rows, noted._state.weights) == ({0: []}, {})
+
+
+def test_weights_are_compared_as_the_next_pass_has_them():
+    """A script may average them after the step of its optimizer."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    noted = collecting()
+    noted.script.parameters = lambda: [weight]
+    noted.exchange, noted.rank = SimpleNamespace(end_step=lambda count: StepExchange()), None
+    sums = []
+    for value in (2.0, 1.0):  # of the optimizer on this rank, and on average
+        noted.script.steps.count = 3
+        noted._state.weights.clear()
+        weight.data.fill_(value)
+        noted.on_steps([ScriptStep()])
+        weight.data.fill_(1.5)
+        noted.on_backward()
+        weight.data.fill_(value)
+        noted.on_backward()  # another one of the same step
+        sums.append(dict(noted._state.weights))
+    assert list(sums[0]) == [3] and sums[0] == sums[1]
+
+
+def test_weighing_is_no_part_of_a_step(monkeypatch):
+    noted = recorder([torch.nn.Parameter(torch.ones(2))])
+    monkeypatch.setattr(recorders, "clock", iter([5.0, 7.0]).__next__)
+    noted.on_backward()
+    assert noted.script.steps.since == 2.0
+
+
+def test_the_lines_of_a_call_lead_from_the_model_to_the_training_loop():
+    def site(*places):
+        frames = [Frame(file, line, line, 0, 9) for file, line in places]
+        return Site("forward", frames)
+
+    noted = recorder()
+    noted.script.calls.sites = defaultdict(list)
+    noted.script.calls.sites["forward"] = [site(("vae.py", 29), ("train.py", 38), ("train.py", 70))]
+    noted.script.calls.sites["backward"] = [site(("train.py", 40), ("train.py", 70))]
+    assert noted._lines_of_forward() == ["vae.py:29", "train.py:38"]
+
+
+def test_the_line_that_sets_threads_is_noted_with_their_number(monkeypatch):
+    """The number is that of the thread that trains: others may have a different one."""
+    seen = []
+    noted, hooked = collecting(), {}
+    monkeypatch.setattr(recorders.hooks, "around", lambda *given: None)
+    monkeypatch.setattr(recorders.hooks, "wrap", hooked.__setitem__)
+    noted.exchange = SimpleNamespace(make=None, backward=None)
+    noted.script.calls.note = seen.append
+    noted.listen()
+    hooked["torch.set_num_threads"](seen.append, 8)
+    assert seen == ["threads", 8]
+    noted.exchange, noted.rank = SimpleNamespace(end_step=lambda count: StepExchange()), None
+    monkeypatch.setattr(recorders.torch, "get_num_threads", lambda: 8)
+    noted.on_steps([ScriptStep()])
+    assert noted._state.threads == 8
 
 
 def test_ranks_tell_gpus_apart_that_each_of_them_calls_the_first_one(monkeypatch):

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.ranks import reporter as reporters
-from perfkit.additions.ranks.messages import LIMIT, Hello, State
+from perfkit.additions.ranks.messages import LIMIT, Hello, Stack, State
 from perfkit.additions.ranks.reporter import RankReporter
+from perfkit.additions.shared.lines import Spot
 
 
 class Line:
@@ -70,6 +71,15 @@ def test_the_training_does_not_go_on_in_a_look_and_does_after_it(monkeypatch):
     reporter.attend()
     assert done == [LIMIT.undisturbed_s, "a look", LIMIT.switch_s] * 2
     assert LIMIT.undisturbed_s > 10 * LIMIT.switch_s
+
+
+def test_the_function_that_the_innermost_line_called_is_told():
+    reporter, _, _ = reporting(0, local=2)
+    stack = (Spot("train.py", 9, "main"), Spot("shards.py", 17, "images", "NpzFile.__getitem__"))
+    reporter._recorder.sampler.times = {("own code", stack): 2.0, ("forward", ()): 1.0}
+    own, outside = reporter.state().stacks
+    assert own == Stack("own code", ["train.py:9", "shards.py:17"], 2.0, "NpzFile.__getitem__")
+    assert outside == Stack("forward", [], 1.0)
 
 
 @pytest.mark.parametrize("number", [0, 1])
