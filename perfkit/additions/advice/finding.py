@@ -91,7 +91,11 @@ class Causes:
 
 def advice_table(findings: Sequence[Finding], bound: str = "up to about") -> Table:
     """A table of possible changes and their expected gains; `bound` is as for `expected`."""
-    rows = [[clean(each.evidence), clean(each.change), each.expected(bound), each.where] for each in findings]
+    rows = []
+    for finding in findings:
+        without = f", without {finding.around}" if finding.around and finding.gain else ""
+        expected = clean(f"{finding.expected(bound)}{without}")
+        rows.append([clean(finding.evidence), clean(finding.change), expected, finding.where])
     note = "" if rows else "Nothing observed suggests a change."
     return Table(("evidence", "change", "expected", "where"), rows, note=note)
 

@@ -156,7 +156,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     calls, parametrized = yield from _calls(sampler.users, weights)
     collecting = defaultdict[str, float](float)
     sizes = {id(held): len(held) for _, held, _ in _containers()}
-    before = _first_values(script)
+    before = _sums(script)
     own_threads = torch.get_num_threads()
     inquiry.trained.clear()
     script.looked_at.value = True  # first, and last below: threads that a look sets are not the script's
@@ -170,6 +170,8 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         torch.set_num_threads(own_threads)
         script.looked_at.value = False
     passes = [site for role in ("backward", "step") for site in script.calls.sites[role] if site.frames]
+    frames = [frame for site in passes for frame in site.frames]
+    of_passes = {(frame.file, frame.line) for frame in frames}
     found = lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes])
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
@@ -183,7 +185,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         parts=dict(parts),
         operators=lines_of(operators, times),
         in_vain=lines_in_vain(operators, times),
-        lines=[with_around(called(line, times, calls), times, NOT_STEPS) for line in found],
+        lines=[with_around(called(line, times, calls), times, of_passes, NOT_STEPS) for line in found],
         loading=loaders.watch.total(),
         data=data,
         collecting=dict(collecting),
@@ -402,13 +404,14 @@ def _product_s(value: float) -> float:
     return min(timeit.repeat(lambda: torch.mul(numbers, 0.5), number=1, repeat=LIMIT.times))
 
 
-def _first_values(script: Script) -> dict[int, torch.Tensor]:
-    """Some values of each weight, those of sharded ones excepted, which other ranks would have to send."""
+def _sums(script: Script) -> dict[int, float]:
+    """The sum of each real weight, those of sharded ones excepted, which other ranks would have to send."""
     plain = [weight for weight in script.parameters() if type(weight.data) is torch.Tensor]
-    return {id(weight): weight.detach().reshape(-1)[: LIMIT.first].clone() for weight in plain}
+    real = [weight for weight in plain if weight.is_floating_point()]
+    return {id(weight): float(weight.detach().sum(dtype=torch.float64)) for weight in real}
 
 
-def _weights(script: Script, before: Mapping[int, torch.Tensor], trained: Container[int]) -> dict[str, Any]:
+def _weights(script: Script, before: Mapping[int, float], trained: Container[int]) -> dict[str, Any]:
     """Settings of their groups, and parts: with gradients that no optimizer takes, and frozen but changed.
 
     Those that were `trained` are not frozen, as a GAN's discriminator may be in a part of each step.
@@ -429,16 +432,16 @@ def _weights(script: Script, before: Mapping[int, torch.Tensor], trained: Contai
     return known | {"without_optimizer": without_optimizer / total, "frozen": updated / total}
 
 
-def _untrained(script: Script, before: Mapping[int, torch.Tensor]) -> set[int]:
+def _untrained(script: Script, before: Mapping[int, float]) -> set[int]:
     """The weights with gradients, by `id`, that no optimizer has and nothing else changes either."""
-    trained = _changed(script, before) | {id(weight) for weight in weights_of(script.groups())}
+    trained = _changed(script, before) | script.held | set(map(id, weights_of(script.groups())))
     weights = [weight for weight in script.parameters() if weight.requires_grad and weight.grad is not None]
     return ({id(weight) for weight in weights} & before.keys()) - trained
 
 
-def _changed(script: Script, before: Mapping[int, torch.Tensor]) -> set[int]:
-    now = _first_values(script)
-    return {weight for weight in now.keys() & before.keys() if not torch.equal(before[weight], now[weight])}
+def _changed(script: Script, before: Mapping[int, float]) -> set[int]:
+    now = _sums(script)
+    return {weight for weight in now.keys() & before.keys() if before[weight] != now[weight]}
 
 
 def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:

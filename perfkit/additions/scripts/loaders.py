@@ -22,7 +22,7 @@ import torch
 from numpy.lib.npyio import NpzFile
 from torch.utils import data
 
-from perfkit.additions.scripts import batches, hooks, transforms
+from perfkit.additions.scripts import batches, hooks
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, pins
 from perfkit.additions.shared.clock import clock, own_time
@@ -55,17 +55,12 @@ class Watch:
             self._sampling.enter_context(self._sampler.running())
         collate = fetcher.collate_fn
         fetcher.collate_fn = functools.partial(script.do, "collate", collate)
-        is_looked_into = self._loading.batches < LIMIT.looked_into
-        members = dict(_members(fetcher.dataset)) if is_looked_into else {}
         start, wall = own_time(), clock()
         try:
-            with transforms.timed(members.values()) as pipelines:
-                samples = script.do("data set", plain, fetcher, indices)
+            samples = script.do("data set", plain, fetcher, indices)
         finally:
             fetcher.collate_fn = collate
-        if late := transforms.late_shrink(pipelines, own_time() - start):
-            self._loading.late_shrink = late
-        if in_worker and is_looked_into:  # it may have opened an archive for itself
+        if in_worker and not self._loading.batches:  # it may have opened an archive for itself
             self._loading.archives = _archives(fetcher.dataset, dict(_members(fetcher.dataset)))
         self._loading.batches += 1
         self._loading.samples += len(indices) if isinstance(indices, list | tuple) else 1
@@ -102,8 +97,6 @@ class Watch:
         loadings = [self._loading, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
         total = Loading(lines=merged(line for loading in loadings for line in loading.lines))
         total.archives = sorted({name for loading in loadings for name in loading.archives})
-        shrinks = [loading.late_shrink for loading in loadings if loading.late_shrink]
-        total.late_shrink = max(shrinks, key=lambda late: late.part, default=None)
         for name in ("batches", "samples", "seconds", "wall_s"):
             setattr(total, name, sum(getattr(loading, name) for loading in loadings))
         return total if total.batches else None
@@ -173,7 +166,8 @@ def _members(value: Any, name: str = "", depth: int = LIMIT.depth) -> Iterator[t
     if not depth or isinstance(value, _NOT_WALKED):
         return
     inner: Any = {}
-    if isinstance(value, Mapping) and len(value) <= LIMIT.width:
+    is_hdf5 = type(value).__module__.startswith("h5py.")  # any other mapping may load what it is asked for
+    if (isinstance(value, dict) or (is_hdf5 and isinstance(value, Mapping))) and len(value) <= LIMIT.width:
         inner = value
     elif isinstance(value, list | tuple) and len(value) <= LIMIT.width:
         inner = dict(enumerate(value))

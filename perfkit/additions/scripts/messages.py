@@ -170,15 +170,6 @@ class DataFacts(msgspec.Struct, kw_only=True):
     archives: list[str] = []
 
 
-class LateShrink(msgspec.Struct, frozen=True):
-    """Transforms that work on images which a later one shrinks: see docs/json.md."""
-
-    names: list[str]  # the dearest first
-    by: str
-    times: float  # so many times as few pixels
-    part: float  # of the time of loading that they would save
-
-
 class Loading(msgspec.Struct, kw_only=True):
     """The seconds of making batches, in whatever process, and the lines that took them in loader workers."""
 
@@ -188,7 +179,6 @@ class Loading(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0
     lines: list[Line] = []
     archives: list[str] = []  # of NumPy, opened in workers
-    late_shrink: LateShrink | None = None
 
 
 class Rows(msgspec.Struct, frozen=True):

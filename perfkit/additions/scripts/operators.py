@@ -146,8 +146,9 @@ class OperatorTimes:
         self._end_pass()
         for backward in self._passes:
             lost = backward.waiting & set(map(id, weights))
-            backward.thrown_away |= lost
             backward.waiting -= lost
+            if backward.is_taken:  # else the script may have read them before, as for several tasks
+                backward.thrown_away |= lost
 
     def now(self) -> float:
         """The time when the device has done its work, minus the time of checkpointed forward passes."""
@@ -242,7 +243,7 @@ def _scaled(by_place: Mapping[Place, float], times: OperatorTimes, looks: Times)
     """Seconds of the backward passes that were timed, scaled to those that were looked at."""
     looked_s = sum(seconds for (part, _), seconds in looks.items() if part == "backward")
     timed_s = sum(times.seconds.values())
-    return {place: looked_s * seconds / timed_s for place, seconds in by_place.items()}
+    return {place: looked_s * seconds / max(timed_s, 1e-9) for place, seconds in by_place.items()}
 
 
 def _line(part: str, place: Place, seconds: float) -> Line:

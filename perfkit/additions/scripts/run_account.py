@@ -23,7 +23,8 @@ class Evaluations(Callback):
     def __init__(self, script: Script) -> None:
         self._script = script
         self._evaluating_since: float | None = None
-        self._before_s = 0.0  # seconds of checkpoints and evaluations before it, in the same step
+        self._before_s = 0.0  # seconds of other parts before it, in the same step
+        self._end = (script.steps.now, 0.0)  # of the last evaluation: the step, and its starts of loaders
         self._has_evaluated = False  # whether a model is in eval mode since the last training pass
 
     def part_now(self) -> str:
@@ -44,8 +45,10 @@ class Evaluations(Callback):
         self._script.is_between = True
         if self._evaluating_since is None:
             self._evaluating_since = self._script.fetching_since or clock()
-            spent = self._script.steps.now.spent
-            self._before_s = spent["checkpoint"] + spent["evaluated"]
+            step, started_s = self._end
+            now = self._script.steps.now
+            earlier_s = started_s if step is now else 0.0  # of loaders of earlier evaluations
+            self._before_s = now.spent["checkpoint"] + now.spent["evaluated"] + earlier_s
 
     def on_training(self) -> None:
         self._end_evaluation()
@@ -53,9 +56,11 @@ class Evaluations(Callback):
 
     def _end_evaluation(self) -> None:
         if self._evaluating_since is not None:
-            spent = self._script.steps.now.spent
-            others_s = spent["checkpoint"] + spent["evaluated"] - self._before_s + spent["start"]
+            now = self._script.steps.now
+            spent = now.spent
+            others_s = spent["checkpoint"] + spent["evaluated"] + spent["start"] - self._before_s
             spent["evaluated"] += max(0.0, clock() - self._evaluating_since - others_s)
+            self._end = now, spent["start"]
         self._evaluating_since = None
 
 

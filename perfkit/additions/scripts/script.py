@@ -261,6 +261,7 @@ class Script(Callback):
         self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
         # The training until now.
         self.optimizers: list[Any] = []  # have made a step
+        self.held = set[int]()  # weights by `id` that an optimizer was made for, even if it makes no step
         self.backwards = 0
         self.losses: list[torch.Tensor] = []  # roots of the first backward passes
         self.samples_per_step = 0  # of a typical one

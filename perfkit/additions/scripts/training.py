@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import OWN, failed, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, ScriptStep, is_capturing
-from perfkit.additions.shared.tensors import attributes, first_tensor, samples, tensors
+from perfkit.additions.shared.tensors import attributes, first_tensor, samples, tensors, weights_of
 
 LIMIT = limits("training")
 _BACKWARD = ("grad_tensors", "retain_graph", "create_graph")  # parameters of `backward` after the tensors
@@ -243,6 +243,7 @@ class Updates(Callback):
     def _make(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         self._script.calls.note("optimizer")
         plain(optimizer, *args, **kwargs)
+        self._script.held |= {id(weight) for weight in weights_of(optimizer.param_groups)}
         if len(optimizer.param_groups) > 1:
             self._script.calls.note("groups")
         if trained_by(optimizer) in self._optimizers:

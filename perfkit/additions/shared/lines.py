@@ -389,7 +389,7 @@ def _named(part: str, stacks: Stacks, least: float, loops: Collection[Place]) ->
             continue
         yield from _named(part, _called_by(group, most), least, loops)
         own: Stacks = {stack: seconds for stack, seconds in group.items() if len(stack) == 1}
-        if is_loop and sum(own.values()) >= least:
+        if is_loop and own and sum(own.values()) >= least:
             yield _line(part, own)
 
 

@@ -33,16 +33,6 @@ def _archives(symptoms: Symptoms) -> Found:
             yield _CAUSES.found("array_of_archive", line.where, share, text=line.text, names=names)
 
 
-def _shrinks_late(symptoms: Symptoms) -> Found:
-    late = symptoms.evidence.loading.late_shrink if symptoms.evidence.loading else None
-    if late and late.names:
-        share = late.part * symptoms.loading
-        lines_of_it = _places(symptoms, rf"\b{re.escape(late.names[0])}\(")
-        where = next(iter(lines_of_it), symptoms.site("loader"))
-        if share >= LEAST:
-            yield _CAUSES.found("shrinks_late", where, share, late=late)
-
-
 def _places(symptoms: Symptoms, pattern: str) -> list[str]:
     """The lines in files of the script that match a pattern."""
     files = {frame.file for site in symptoms.script.sites for frame in site.frames}
@@ -116,13 +106,13 @@ def _workers(symptoms: Symptoms) -> Found:
         yield _CAUSES.found("workers_copy_objects", loader, symptoms=symptoms, grew=grew)
 
 
-CAUSES = (_files, _archives, _shrinks_late, _handling, _padding, _workers)
+CAUSES = (_files, _archives, _handling, _padding, _workers)
 
 
 def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
     """The lines that load, if no finding takes as much; one finding has those that take about the same."""
     explaining = [finding for finding in findings if (finding.share or 0.0) >= symptoms.loading]
-    if explaining or any(finding.cause in LIMIT.explain for finding in findings):
+    if explaining or any(finding.cause == "rows_one_by_one" for finding in findings):
         return
     places_found = {finding.where for finding in findings}
     candidates = [(line, share) for line, share in symptoms.loading_lines() if line.where not in places_found]

@@ -1,5 +1,6 @@
 """What is said of a script follows from what was measured, and no bound is given where none holds."""
 
+import collections
 import gc
 import io
 import sqlite3
@@ -28,7 +29,6 @@ from perfkit.additions.scripts.messages import (
     Evidence,
     Frame,
     Growth,
-    LateShrink,
     Loading,
     Rows,
     ScriptFacts,
@@ -1123,38 +1123,6 @@ def test_an_archive_that_a_worker_has_opened_for_itself_is_named(of_workers, arc
     assert [each.cause for each in found] == (["array_of_archive"] if archives else ["loading_line"])
 
 
-@pytest.mark.parametrize(("part", "cause"), [(0.9, "shrinks_late"), (0.1, "loading_line")])
-def test_transforms_of_large_images_that_are_shrunk_afterwards_are_named_with_their_line(
-    part, cause, tmp_path
-):
-    script = tmp_path / "train.py"
-    script.write_text(
-        "transform = Compose([\n    RandomRotation(15),\n    ColorJitter(0.3, 0.3, 0.3, 0.1),\n])\n"
-    )
-    late = LateShrink(names=["ColorJitter", "RandomRotation"], by="Resize", times=33.3, part=part)
-    line = Line("data set", str(script), 56, 4.0, ["ColorJitter.forward"], "for x, y in loader:")
-    loading = Loading(batches=10, samples=80, seconds=4.0, wall_s=4.0, lines=[line], late_shrink=late)
-    looked = Evidence(
-        steps=10,
-        parts={"waiting": 4.0, "forward": 4.0},
-        loading=loading,
-        data=DataFacts(kind="Birds", workers=2),
-    )
-    sites = [Site("loader", [Frame(str(script), 4, 4, 0, 0)])]
-    facts = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites)
-    run = Account(parts={"steps": 1.0})
-    found = findings(Symptoms(script=facts, run=run, evidence=looked, cores=2))
-    assert found[0].cause == cause
-    if cause == "shrinks_late":
-        assert (found[0].where, found[0].kind, len(found)) == ("train.py:3", "waste", 1)
-        assert found[0].share == pytest.approx(0.45)
-        assert (
-            "ColorJitter and RandomRotation on images that Resize makes 33 times as small"
-            in found[0].evidence
-        )
-        assert found[0].change == "shrink the images first: Resize before ColorJitter and RandomRotation"
-
-
 @pytest.mark.parametrize("part", [OWN, "data set"])
 def test_the_bound_of_a_line_holds_if_its_function_goes_with_it(part):
     """Boxes that were matched one by one: the run became 3.5 times as fast, the line is 56% of it."""
@@ -1277,3 +1245,28 @@ def test_the_bound_of_a_line_between_steps_is_that_of_its_function():
     (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
     assert (found.cause, found.around) == ("between_steps", "NCFData.ng_sample")
     assert (found.share, found.gain) == (pytest.approx(0.8 * 4 / 7), pytest.approx(5.0))
+
+
+def test_a_mapping_that_loads_what_it_is_asked_for_is_not_read_through():
+    class Lazy(collections.abc.Mapping):
+        def __len__(self):
+            return 2
+
+        def __iter__(self):
+            return iter("ab")
+
+        def __getitem__(self, name):
+            raise FileNotFoundError(name)
+
+    rows = SimpleNamespace(images=Lazy())
+    assert data_facts(SimpleNamespace(dataset=rows), 0).in_memory == []
+
+
+def test_a_weight_that_only_a_later_optimizer_takes_or_only_in_some_rows_is_trained():
+    held, rows, idle = (torch.nn.Parameter(torch.ones(300, 4)) for _ in range(3))
+    for weight in (held, rows, idle):
+        weight.grad = torch.ones_like(weight)
+    script = SimpleNamespace(parameters=lambda: [held, rows, idle], held={id(held)}, groups=list)
+    before = evidence._sums(script)
+    rows.data[200] += 1.0  # by the script's own code; none of its first rows
+    assert evidence._untrained(script, before) == {id(idle)}

@@ -93,6 +93,12 @@ def test_what_the_script_looks_for_itself_is_left_alone(script):
         (False, ["critic"], [], False),  # an optimizer may take them later
         (False, ["generator"], ["critic"], False),  # the way to what trains leads through the critic
         (False, [], ["generator", "critic"], False),  # the script uses them itself, as SAM or plain `p.grad`
+        (
+            False,
+            "late",
+            ["generator"],
+            False,
+        ),  # it has read them before, as where gradients of tasks are combined
     ],
 )
 def test_a_backward_pass_through_what_nobody_trains_with_it_is_in_vain(
@@ -113,10 +119,12 @@ def test_a_backward_pass_through_what_nobody_trains_with_it_is_in_vain(
     looking = of_one_step(times)
     next(looking)
     names["critic_step"](models, times, torch.ones(2, 3))
-    for name in takes:
+    for name in takes if takes != "late" else []:
         times.taken(list(models[name].parameters()))
     for name in clears:
         times.cleared(list(models[name].parameters()))
+    if takes == "late":
+        times.taken(list(models["critic"].parameters()))
     with pytest.raises(StopIteration):
         looking.send(ScriptStep(1.0))
     found = {line.line: line for line in lines_in_vain(times, {("backward", ()): 10.0})}

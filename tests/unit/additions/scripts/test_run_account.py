@@ -193,3 +193,20 @@ def test_a_deep_recursion_before_the_first_step_is_not_looked_at(monkeypatch):
     assert look(startup.LIMIT.deepest) == () and not walked
     look(1)
     assert len(walked) == 1
+
+
+def test_the_workers_of_a_first_evaluation_are_not_taken_from_a_second_one(monkeypatch):
+    """`evaluate(val); evaluate(test)`, each with eval() and train()."""
+    now = [100.0]
+    monkeypatch.setattr(run_account, "clock", lambda: now[0])
+    script = script_of()
+    script.calls = SimpleNamespace(note=lambda role: None)
+    spent = script.steps.now.spent
+    kept = RunAccount(script)
+    kept._sees_memory = False
+    for starting_s in (2.0, 0.0):
+        kept.on_mode(False)
+        now[0] += 3.0
+        spent["start"] += starting_s
+        kept.on_mode(True)
+    assert spent["evaluated"] == pytest.approx(1.0 + 3.0)

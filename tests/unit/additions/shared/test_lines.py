@@ -590,3 +590,9 @@ def test_what_was_seen_is_handed_over_once():
     sampler._note([("backward", (STEP,))], 1.1, 1.2)
     assert [*sampler.taken()] == [("backward", (STEP,))]
     assert sampler.taken() == {}
+
+
+def test_a_look_of_no_time_at_all_names_no_line():
+    """As two looks at the same moment in a busy loader worker: it raised there, and ended the training."""
+    ends = (MAIN, Spot("train.py", 91, "main")), (MAIN, Spot("train.py", 92, "main"))
+    assert all(line.seconds == 0 for line in lines({("data set", ends[0]): 0.0, ("collate", ends[1]): 0.0}))
