@@ -38,9 +38,8 @@ def with_around(line: Line, times: Times, passes: Collection[Place], outside: Co
     """
     stacks = [stack for part, stack in times if part == line.part]
     longest, longest_s = None, _LEAST * line.seconds
-    for block in dict.fromkeys(
-        block for stack in stacks for block in _around(line, stack)
-    ):  # functions first
+    blocks = dict.fromkeys(block for stack in stacks for block in _around(line, stack))  # functions first
+    for block in blocks:
         seconds_of = _seconds(block, times)
         is_alone = {*seconds_of} <= {line.part, *outside} and not any(map(block.has, passes))
         if is_alone and longest_s <= seconds_of[line.part] <= _MOST * line.seconds:
@@ -83,8 +82,9 @@ def _blocks(file: str) -> list[Block]:
         return []
     blocks = list[Block]()
     for node in ast.walk(tree):
-        if isinstance(node, _FUNCTIONS | _LOOPS):
-            is_loop = isinstance(node, _LOOPS)
-            name = f"the loop at {os.path.basename(file)}:{node.lineno}" if is_loop else node.name
-            blocks.append(Block(name, file, node.lineno, node.end_lineno or node.lineno, is_loop))
+        if isinstance(node, _FUNCTIONS):
+            blocks.append(Block(node.name, file, node.lineno, node.end_lineno or node.lineno, is_loop=False))
+        elif isinstance(node, _LOOPS):
+            name = f"the loop at {os.path.basename(file)}:{node.lineno}"
+            blocks.append(Block(name, file, node.lineno, node.end_lineno or node.lineno, is_loop=True))
     return blocks
