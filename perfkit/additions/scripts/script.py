@@ -23,6 +23,7 @@ from torch import nn
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.scripts.messages import Frame, Site, failed
 from perfkit.additions.shared.clock import clock
+from perfkit.additions.shared.lines import line_of
 from perfkit.additions.shared.settings import Settings
 from perfkit.additions.shared.tensors import weights_of
 from perfkit.process.failures import is_users
@@ -213,7 +214,7 @@ class Calls:
             if is_users(file):
                 line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
                 path = self._place(os.path.realpath(file))
-                line = line or frame.f_lineno
+                line = line or line_of(frame)
                 frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
             elif not frames and "-packages" in file:
                 package = frame.f_globals.get("__name__", "").partition(".")[0]

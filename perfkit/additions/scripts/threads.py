@@ -14,7 +14,7 @@ import psutil
 from perfkit.additions.scripts.messages import BusyThread, limits
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import text_at
+from perfkit.additions.shared.lines import line_of, text_at
 from perfkit.process.failures import is_users
 
 LIMIT = limits("threads")
@@ -44,7 +44,7 @@ class Threads:
                 frame = frame.f_back
             if frame:
                 file = self._script.settings.place(os.path.realpath(frame.f_code.co_filename))
-                place = f"{file}:{frame.f_lineno}"
+                place = f"{file}:{line_of(frame)}"
                 self._looks.setdefault(thread.native_id, Counter())[place, function] += 1
 
     def busy(self) -> Iterator[BusyThread]:

@@ -242,9 +242,9 @@ class Sampler:
 
     def lines(self, frame: FrameType | None) -> Iterator[str]:
         """The user's lines of a stack, the innermost first: `/home/me/train.py:41`."""
-        for caller, line in traceback.walk_stack(frame):
+        for caller, _ in traceback.walk_stack(frame):
             if file := self.users(caller.f_code.co_filename):
-                yield f"{file}:{line or line_before(caller.f_code, caller.f_lasti)}"
+                yield f"{file}:{line_of(caller)}"
 
     def users(self, file: str) -> str:
         """The user's name of a user's file; empty for a file of a library."""
@@ -316,6 +316,11 @@ def _loop_of(code: CodeType, at: int) -> int | None:
     by_offset = {instruction.offset: instruction for instruction in dis.get_instructions(code)}
     target = by_offset[by_offset[at].argval]
     return target.positions.lineno if target.opname == "FOR_ITER" and target.positions else None
+
+
+def line_of(frame: FrameType) -> int:
+    """The line under way in a frame, also where Python knows none: `frame.f_lineno` may be None."""
+    return frame.f_lineno or line_before(frame.f_code, frame.f_lasti)
 
 
 def line_before(code: CodeType, at: int) -> int:

@@ -25,6 +25,7 @@ from perfkit.additions.shared.lines import (
     Spot,
     called,
     line_before,
+    line_of,
     lines,
     merged,
 )
@@ -490,6 +491,7 @@ def test_a_place_has_a_line_where_python_knows_none():
     here.__code__ = here.__code__.replace(co_linetable=b"")
     frame = here()
     assert frame.f_lineno is None
+    assert line_of(frame) == 1
     assert next(Sampler(lambda: "own code").lines(frame)) == "/home/me/train.py:1"
 
 
