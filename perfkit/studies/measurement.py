@@ -56,61 +56,53 @@ class Measurement:
             self._in_turns(sides)
             return
         try:
-            self._all_at_once(sides)
+            self._together(sides)
         except Crowded as crowd:
             measured.incarnations.pop()
             measured.fitting = crowd.fitting
 
-    def _all_at_once(self, sides: Sequence[Side]) -> None:
-        rounds = self._measured.latest.rounds
+    def _together(self, sides: Sequence[Side]) -> None:
+        """Measures sides that are alive at the same time."""
         with self._starter.running(sides):
             self._note_processes(sides)
-            while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
-                rounds.append(self._take_round(sides))
+            self._take_rounds(sides)
             self._slices.measure_once(sides)
+
+    def _in_turns(self, sides: Sequence[Side]) -> None:
+        ended: TrainingEnded | None = None
+        for side in self._bench.shuffled(sides):
+            try:
+                self._together([side])
+            except TrainingEnded as problem:  # the others have their turn all the same
+                ended = problem
+            if side.failure:
+                self._measured.latest.forget(side)
+        if ended:
+            raise ended
 
     def _note_processes(self, sides: Sequence[Side]) -> None:
         for side in sides:
             if side.child:
                 self._own_pids |= side.child.pids()
 
-    def _in_turns(self, sides: Sequence[Side]) -> None:
-        ended: TrainingEnded | None = None
-        for side in self._bench.shuffled(sides):
-            try:
-                with self._starter.running([side]):
-                    self._note_processes([side])
-                    self._turn(side)
-                    self._slices.measure_once([side])
-            except TrainingEnded as problem:  # the others have their turn all the same
-                ended = problem
-        if ended:
-            raise ended
-
-    def _turn(self, side: Side) -> None:
-        """Takes the slices of one side, as many as the first side of this incarnation has taken."""
+    def _take_rounds(self, sides: Sequence[Side]) -> None:
+        """Takes rounds: as many as the sides before these took in their turns, or as the rule says."""
         rounds = self._measured.latest.rounds
-        limit = len(rounds)
-        number = 0
-        while side.child and not self._is_over(number, limit):
-            round_ = self._take_round([side])
-            if number == len(rounds):
-                rounds.append(Round())
-            rounds[number].slices |= round_.slices
-            rounds[number].others_share |= round_.others_share
-            rounds[number].utilization |= round_.utilization
-            number += 1
+        if rounds:
+            for round_ in rounds:
+                self._take_slices(sides, round_)
+            return
+        while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
+            round_ = Round()
+            self._take_slices(sides, round_)
+            if round_.slices:  # if all sides have failed, there is no round
+                rounds.append(round_)
 
-    def _is_over(self, number: int, limit: int) -> bool:
-        if limit:
-            return number >= limit
-        return self._enough.has_had_its_share(number)
-
-    def _take_round(self, sides: Sequence[Side]) -> Round:
-        alive = _alive(sides)
-        self._say(f"round {self._measured.round_count + 1} of {alive[-1].stage.title}")
-        left_s = self._enough.left_s
-        return self._slices.take_round(alive, is_in_time=left_s is not None and left_s > 0)
+    def _take_slices(self, sides: Sequence[Side], round_: Round) -> None:
+        if alive := _alive(sides):
+            self._say(f"round {self._measured.round_count + 1} of {alive[-1].stage.title}")
+            left_s = self._enough.left_s
+            self._slices.take(alive, round_, is_in_time=left_s is not None and left_s > 0)
 
     def _say(self, title: str) -> None:
         left_s = self._enough.left_s

@@ -76,6 +76,10 @@ class Incarnation:
         spent_s = sum(steps.seconds for round_ in self.rounds for steps in round_.slices.values())
         return spent_s / max(1, len(self.rounds))
 
+    def forget(self, side: Side) -> None:
+        """Drops the rounds that only this side has taken. It has failed, so they are of no use."""
+        self.rounds = [round_ for round_ in self.rounds if round_.slices.keys() != {side}]
+
 
 class Crowded(Exception):
     """The sides do not fit into memory together; `fitting` of them do."""

@@ -21,18 +21,16 @@ class Slices:
         self._bench = bench
         self.utilization: list[float] = []  # samples of the GPU's; a slice gets those added while it ran
 
-    def take_round(self, sides: Sequence[Side], is_in_time: bool) -> Round:
-        """A slice of each side, in random order; one that others mostly took is repeated if there is time."""
-        current = Round()
+    def take(self, sides: Sequence[Side], current: Round, is_in_time: bool) -> None:
+        """Takes a slice of each side, in random order, and again one that others mostly took, if in time."""
         for side in self._bench.shuffled(sides):
-            self._take(side, current)
+            self._take_slice(side, current)
         if is_in_time:
             for side, share in list(current.others_share.items()):
                 if share > MOSTLY and side.child:
-                    self._take(side, current)
-        return current
+                    self._take_slice(side, current)
 
-    def _take(self, side: Side, current: Round) -> None:
+    def _take_slice(self, side: Side, current: Round) -> None:
         assert side.child
         first_sample = len(self.utilization)
         since = time.time()

@@ -344,7 +344,23 @@ def test_a_training_that_ends_in_its_turn_leaves_the_others_theirs(
         assert len(first.raw.block_samples_per_s) == second.pairings[0].sizes[0] == slices
     else:
         assert (first.status, first.reason, second.status) == ("failed", "it has ended", "ok")
+        assert len(second.raw.block_samples_per_s) == 9, "as many as if it were measured alone"
     assert machine.alive() == []
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["the first one fails", "the last one fails"])
+@pytest.mark.parametrize("slices", [0, 2])
+def test_a_side_that_fails_in_its_turn_takes_no_rounds_from_the_other(
+    slices, order, machine, where, monkeypatch
+):
+    """The other took as many rounds as it had begun."""
+    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda *_: True)
+    monkeypatch.setattr("perfkit.studies.sides.Bench.shuffled", lambda self, sides: sides[::order])
+    is_broken = lambda child: machine.batch_of(child) == 8 and machine.slices().count(child.number) > slices
+    machine.fail("slice", RunFailed("broken"), is_broken)
+    first, second = measure(where, THREE[:2], rounds=9)
+    assert (first.status, second.status) == ("failed", "ok")
+    assert second.raw.sizes == [9]
 
 
 def test_a_gpu_s_memory_decides_whether_sides_train_together(machine, where, monkeypatch):
