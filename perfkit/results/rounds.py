@@ -1,5 +1,6 @@
 """Rounds of two runs: what a comparison is computed from. Only raw values are stored; the rest is derived."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -23,13 +24,9 @@ Count = Annotated[int, Meta(ge=0)]
 RoundCount = Annotated[int, Meta(gt=0)]  # the rounds of an incarnation
 
 
-def undisturbed(shares: Sequence[float], count: int) -> Flags:
-    """Which of `count` rounds other programs left undisturbed; all rounds if too few are.
-
-    `shares` are the shares of the cores that others took in each round; empty if not measured.
-    """
-    values = np.array(shares) if len(shares) == count else np.zeros(count)
-    is_clean: Flags = values <= stats.CLEAN
+def undisturbed(disturbed: Sequence[float], count: int) -> Flags:
+    """Which of `count` rounds other programs left undisturbed; all rounds if too few are."""
+    is_clean: Flags = np.array(stats.shares(disturbed, count)) <= stats.CLEAN
     return is_clean if is_clean.sum() >= min(stats.MIN_ROUNDS, count) else np.ones(count, bool)
 
 
@@ -142,11 +139,12 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
 def pooled(before: Pairing, now: Pairing) -> Pairing:
     """A pairing with the rounds of an earlier one before its own."""
+    shares = [stats.shares(part.disturbed, len(part.own_samples_per_s)) for part in (before, now)]
     return msgspec.structs.replace(
         now,
         own_samples_per_s=[*before.own_samples_per_s, *now.own_samples_per_s],
         other_samples_per_s=[*before.other_samples_per_s, *now.other_samples_per_s],
-        disturbed=[*before.disturbed, *now.disturbed],
+        disturbed=list(itertools.chain(*shares)),
         incarnations=[*before.sizes, *now.sizes],
         interleaved=before.interleaved and now.interleaved,
     )

@@ -1,10 +1,12 @@
 """What is stored of a measurement: raw values, with what was measured, where and how; nothing derived."""
 
+import itertools
 from typing import Any, Literal
 
 import msgspec
 
 from perfkit import machine
+from perfkit.results import stats
 from perfkit.results.parity import Check, Losses, restore
 from perfkit.results.rounds import Count, Duration, Pairing, Rate, RoundCount, Seconds, Share
 
@@ -93,6 +95,7 @@ class Raw(msgspec.Struct, frozen=True):
     def followed_by(self, more: "Raw") -> "Raw":
         """These values, then those of further rounds, whose processes were started and warmed up again."""
         warmup = more.warmup_steps
+        shares = [stats.shares(part.disturbed, len(part.block_samples_per_s)) for part in (self, more)]
         return Raw(
             step_s=[*self.step_s, *more.step_s[warmup:]],
             data_wait_s=[*self.data_wait_s, *more.data_wait_s[warmup:]],
@@ -102,7 +105,7 @@ class Raw(msgspec.Struct, frozen=True):
             ceiling_samples_per_s=self.ceiling_samples_per_s,
             gpu_utilization_nvml=[*self.gpu_utilization_nvml, *more.gpu_utilization_nvml],
             block_steps=[*self.block_steps, *more.block_steps],
-            disturbed=[*self.disturbed, *more.disturbed],
+            disturbed=list(itertools.chain(*shares)),
             incarnations=[*self.sizes, *more.sizes],
             further_warmup_s=[*self.further_warmup_s, more.step_s[:warmup], *more.further_warmup_s],
         )

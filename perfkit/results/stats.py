@@ -96,10 +96,14 @@ class Nested(NamedTuple):
     weight: float  # of its rounds: as many undisturbed ones would tell as much
 
 
+def shares(disturbed: Sequence[float], count: int) -> list[float]:
+    """The share of the cores that others took in each of `count` rounds; 0 if it was not measured."""
+    return [*disturbed] if len(disturbed) == count else [0.0] * count
+
+
 def weights(disturbed: Sequence[float], count: int) -> Values:
-    """The weight of each of `count` rounds, by the share of the cores that others took; 1 if unknown."""
-    shares = np.array(disturbed) if len(disturbed) == count else np.zeros(count)
-    values: Values = 1 / (1 + (shares / CLEAN) ** 2)
+    """The weight of each of `count` rounds, by the share of the cores that others took."""
+    values: Values = 1 / (1 + (np.array(shares(disturbed, count)) / CLEAN) ** 2)
     return values
 
 

@@ -44,6 +44,14 @@ def test_no_raw_value_is_lost_where_further_rounds_follow():
     assert whole and all(values == [1.0, 2.0] for values in whole.values()), "what is added to it later, too"
 
 
+def test_rounds_whose_disturbance_is_not_known_do_not_hide_that_of_those_they_are_joined_with():
+    """All rounds counted as clean, because the shares were fewer than the rounds."""
+    old, new = Raw(block_samples_per_s=[1.0] * 2), Raw(block_samples_per_s=[1.0], disturbed=[0.4])
+    rounds = pairing([1.0] * 2, [1.0] * 2), pairing([1.0], [1.0], disturbed=[0.4])
+    assert old.followed_by(new).disturbed == pooled(*rounds).disturbed == [0.0, 0.0, 0.4]
+    assert new.followed_by(old).disturbed == pooled(*reversed(rounds)).disturbed == [0.4, 0.0, 0.0]
+
+
 def test_pooled_rates_divide_to_their_ratio_where_one_run_took_part_in_fewer_rounds():
     plain = run(raw=Raw(block_samples_per_s=[50.0, 50.0, 80.0, 80.0], incarnations=[2, 2]))
     few = Raw(block_samples_per_s=[100.0, 100.0], incarnations=[2])
