@@ -32,10 +32,28 @@ class RankPeer:
         self.part = beat.part
 
 
+class AwakeClock:
+    """A clock in seconds that stops while this process does, as where a virtual machine is paused."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last_reading = clock()
+        self._asleep_s = 0.0
+
+    def __call__(self) -> float:
+        """Is read many times a second, so a long time since the last reading is one of standing still."""
+        now = self._clock()
+        passed_s = now - self._last_reading
+        if passed_s > LIMIT.asleep_s:
+            self._asleep_s += passed_s
+        self._last_reading = now
+        return now - self._asleep_s
+
+
 class Patience:
     """Measures how long no rank has made progress, and decides how long to wait. `clock` returns seconds."""
 
-    def __init__(self, ranks: Mapping[int, RankPeer], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ranks: Mapping[int, RankPeer], clock: Callable[[], float]) -> None:
         self._ranks = ranks  # its owner changes them as ranks join, beat and end
         self._clock = clock
         self._began_at = clock()

@@ -23,7 +23,7 @@ from msgspec import structs
 from perfkit.additions.ranks import guardian
 from perfkit.additions.ranks.launch import RanksLaunch
 from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, Message, State
-from perfkit.additions.ranks.patience import Patience, RankPeer
+from perfkit.additions.ranks.patience import AwakeClock, Patience, RankPeer
 from perfkit.additions.ranks.switches import THREADS, of_script
 from perfkit.additions.referee.behaviour import BEHAVIOUR, Behaviour
 from perfkit.additions.scripts.watched import TrainsAlone, WatchedScript
@@ -265,7 +265,8 @@ class WatchedRanks(StartedRanks):
         self.answers: dict[int, State] = {}  # on all nodes
         self.restarts = 0
         self._next_reading_at = 0.0
-        self._patience = Patience(self.ranks)
+        self._clock = AwakeClock()
+        self._patience = Patience(self.ranks, self._clock)
         self.cpu_times = cores.cpu_times()
         return super()._begin(settings)
 
@@ -296,10 +297,10 @@ class WatchedRanks(StartedRanks):
             if not self._patience.all_train():
                 deadline = float("inf")
             elif deadline == float("inf"):
-                deadline = time.monotonic() + budget_s
+                deadline = self._clock() + budget_s
                 self.on_progress("watching")
             is_quiet = self._is_quiet()
-            if time.monotonic() > deadline and not whole and 0 in self.ranks:  # the node of rank 0 reports
+            if self._clock() > deadline and not whole and 0 in self.ranks:  # the node of rank 0 reports
                 return Ending.WATCHED if self._ask() or not is_quiet else Ending.HANGS
             if is_quiet:
                 self._ask()
@@ -316,8 +317,8 @@ class WatchedRanks(StartedRanks):
         return quiet_s > self._patience.limit_s()
 
     def _read_clock(self) -> None:
-        if time.monotonic() > self._next_reading_at:
-            self._next_reading_at = time.monotonic() + LIMIT.clock_s
+        if self._clock() > self._next_reading_at:
+            self._next_reading_at = self._clock() + LIMIT.clock_s
             self.pids()
             self.cpu_times = cores.cpu_times(self.tree.cpu_s())
 
@@ -333,8 +334,8 @@ class WatchedRanks(StartedRanks):
         return not states or any(s.last_step_s < LIMIT.quiet_s or s.part in LIMIT.may_last for s in states)
 
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition() and time.monotonic() < deadline:
+        deadline = self._clock() + timeout_s
+        while not condition() and self._clock() < deadline:
             check_cancelled(self.cancelled)
             self._listen()
 
@@ -356,20 +357,20 @@ class WatchedRanks(StartedRanks):
             self.restarts = hello.restart
             self.ranks.clear()
             self.answers.clear()
-        self.ranks[hello.rank] = RankPeer(hello, connection, time.monotonic())
+        self.ranks[hello.rank] = RankPeer(hello, connection, self._clock())
 
     def _hear(self, peer: RankPeer) -> None:
         try:
             message = _decoder.decode(peer.connection.recv_bytes())
         except (EOFError, OSError, msgspec.DecodeError):  # the rank has ended, or is another program
             peer.connection.close()
-            peer.closed_at = time.monotonic()
+            peer.closed_at = self._clock()
             return
         if isinstance(message, Beat):
-            peer.hear(message, time.monotonic())
+            peer.hear(message, self._clock())
         elif message.rank == peer.hello.rank or message.rank not in self.ranks:  # it is on another node
             self.answers[message.rank] = message
-            peer.went_on_at = time.monotonic()  # if it has ended, the others may be about to end, too
+            peer.went_on_at = self._clock()  # if it has ended, the others may be about to end, too
             peer.has_ended = message.ended and message.rank == peer.hello.rank
 
     @property

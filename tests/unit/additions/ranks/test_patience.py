@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.ranks.messages import LIMIT, Beat, Hello
-from perfkit.additions.ranks.patience import Patience, RankPeer
+from perfkit.additions.ranks.patience import AwakeClock, Patience, RankPeer
 
 TRAINS = "own code"
 BEGINS = [(0, 0, "comes"), (0, 1, "comes"), (1, 0, (2, TRAINS)), (1, 1, (2, TRAINS))]
@@ -82,3 +82,12 @@ def test_how_long_a_step_is_waited_for(events, limit_s):
 
 def test_a_rank_that_may_take_long_is_told_with_what_it_does():
     assert after([*BEGINS, (2, 1, (2, "checkpoint"))], 3).busy() == {1: "checkpoint"}
+
+
+def test_while_the_machine_is_paused_no_rank_is_quiet():
+    time_s = [0.0]
+    clock = AwakeClock(lambda: time_s[0])
+    readings = []
+    for time_s[0] in (0.1, 2.0, 62.0, 62.1):  # paused for a minute
+        readings.append(clock())
+    assert readings == pytest.approx([0.1, 2.0, 2.0, 2.1])

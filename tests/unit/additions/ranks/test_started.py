@@ -12,7 +12,7 @@ import pytest
 
 from perfkit.additions.ranks import started
 from perfkit.additions.ranks.messages import Hello, State
-from perfkit.additions.ranks.patience import Patience
+from perfkit.additions.ranks.patience import AwakeClock, Patience
 from perfkit.additions.ranks.started import Meeting, WatchedRanks, merge_behaviours, merge_proofs
 from perfkit.additions.referee.behaviour import Behaviour
 from perfkit.errors import InvalidValue
@@ -115,7 +115,8 @@ def watching(*heard):
     watched = WatchedRanks.__new__(WatchedRanks)
     watched.ranks, watched.answers, watched.restarts = {}, {}, 0
     watched.launch = SimpleNamespace(single=None)
-    watched._patience = Patience(watched.ranks)
+    watched._clock = AwakeClock()
+    watched._patience = Patience(watched.ranks, watched._clock)
     for rank, message in heard:
         watched._meet(Hello(rank=rank, world=2, local=2, pid=1, restart=0), Line(message))
     return watched
