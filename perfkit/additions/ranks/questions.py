@@ -19,6 +19,7 @@ from perfkit.additions.ranks.messages import Hello
 from perfkit.additions.ranks.rank import Joining
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts import questions as scripts
+from perfkit.additions.scripts.messages import failed_inside
 from perfkit.additions.scripts.questions import Line, Questions
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.shared.settings import Settings
@@ -49,7 +50,10 @@ class OtherRank:
 
     def _answer(self) -> None:
         for question in self._line.questions():
-            self._line.send(self._questions.answer(question.name, question.arguments))
+            try:
+                self._line.send(self._questions.answer(question.name, question.arguments))
+            except Exception as problem:
+                self._line.send(failed_inside(problem))
         os._exit(0)
 
     def crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:

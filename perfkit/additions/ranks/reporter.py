@@ -15,6 +15,7 @@ from msgspec import structs
 
 from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, Message, Stack, State
 from perfkit.additions.ranks.recorder import RankRecorder
+from perfkit.additions.scripts.messages import failed_inside
 from perfkit.additions.shared.clock import clock, cpu_clock
 
 _QUESTION = "perfkit/asked"  # a key in the store of the launch
@@ -81,6 +82,7 @@ class RankReporter:
 
     def __init__(self, recorder: RankRecorder, hello: Hello, connection: Connection) -> None:
         self._recorder = recorder
+        self._hello = hello
         self._connection = connection  # two threads send on it, and the one that trains closes it
         self._sending = threading.Lock()
         self._over = threading.Event()
@@ -88,6 +90,13 @@ class RankReporter:
 
     def attend(self) -> None:
         """Looks at the training thread's stack, sends its beats, and answers for it, until it has ended."""
+        try:
+            self._attend()
+        except Exception as problem:  # else the watcher would take this rank for one that hangs
+            self.send(State(rank=self._hello.rank, failure=failed_inside(problem).what))
+            self.close()
+
+    def _attend(self) -> None:
         recorder = self._recorder
         before = last_beat = clock()
         looks = 0

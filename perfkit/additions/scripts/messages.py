@@ -1,6 +1,7 @@
 """Messages from a watched script, and the symptoms they add up to; this module does not import torch."""
 
 import os
+import traceback
 from collections.abc import Iterator
 from enum import StrEnum
 from types import SimpleNamespace
@@ -43,6 +44,12 @@ def failed(name: str, kind: type[RunFailed] = RunFailed, **facts: object) -> Run
     """A failure in the words of `texts.toml`; `facts` are the numbers and names in its sentence."""
     text = TEXTS["failures"][name]
     return kind(text["what"].format(**facts), text["remedy"].format(**facts))
+
+
+def failed_inside(problem: Exception) -> RunFailed:
+    """The failure of perfkit in a script's process; its traceback is printed there."""
+    traceback.print_exception(problem)
+    return failed("inside", kind_of=type(problem).__name__, problem=problem)
 
 
 class Frame(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ import random
 import statistics
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -311,8 +310,7 @@ class Answering(Callback):
                 pace = {"steps": self._script.steps.count, "each": step_time}
                 self._line.send(messages.failed("ended", TrainingEnded, program=self._program, **pace))
             except Exception as problem:
-                traceback.print_exception(problem)
-                self._line.send(messages.failed("inside", kind_of=type(problem).__name__, problem=problem))
+                self._line.send(messages.failed_inside(problem))
 
     def crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
         """Sends the parent an exception of the script; `show` is Python's own `excepthook`."""

@@ -5,6 +5,7 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from perfkit.additions.ranks import reporter as reporters
@@ -32,6 +33,9 @@ class Line:
 
     def send_bytes(self, message):
         self.sent.append(message)
+
+    def close(self):
+        self.closed = True
 
 
 def reporting(number, local):
@@ -106,6 +110,18 @@ def test_the_training_waits_for_no_store_that_is_not_said_to_be_there(monkeypatc
     monkeypatch.setenv("MASTER_PORT", "29500")
     _, _, notes = reporting(1, local=1)
     assert made == [("node0", 29500, reporters._FAR_TIMEOUT)] and not notes
+
+
+def test_a_rank_that_cannot_be_looked_at_says_so_before_it_seems_to_hang():
+    def look(ident, before):
+        raise ValueError("a stack without a line")
+
+    reporter, line, _ = reporting(1, local=2)
+    reporter._recorder.sampler.look = look
+    reporter.attend()
+    state = msgspec.json.decode(line.sent[0], type=State)
+    assert (state.rank, len(line.sent), line.closed) == (1, 1, True)
+    assert "inside the script: ValueError: a stack without a line" in state.failure
 
 
 @pytest.mark.parametrize(
