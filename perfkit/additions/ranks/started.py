@@ -26,6 +26,7 @@ from perfkit.additions.ranks.messages import LIMIT, Beat, Hello, Message, State
 from perfkit.additions.ranks.patience import AwakeClock, Patience, RankPeer
 from perfkit.additions.ranks.switches import THREADS, of_script
 from perfkit.additions.referee.behaviour import BEHAVIOUR, Behaviour
+from perfkit.additions.scripts import entry
 from perfkit.additions.scripts.watched import TrainsAlone, WatchedScript
 from perfkit.additions.shared.settings import Settings
 from perfkit.errors import InvalidValue, RunFailed, TrainingEnded
@@ -101,7 +102,8 @@ class StartedRanks(WatchedScript):
         if THREADS in values:
             self.variables["OMP_NUM_THREADS"] = str(values[THREADS])
         toggles = settings.toggles | of_script(values)
-        command = [sys.executable, "-P", guardian.__file__, str(self.folder), self._meeting.private.name]
+        private = [settings.scratch, self._meeting.private.name]
+        command = [sys.executable, "-P", guardian.__file__, entry.VARIABLE, *private]
         self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         return self._spawn(replace(settings, toggles=toggles, address=self._meeting.address, ranked=values))
 
