@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import pairwise
 from statistics import median
 
@@ -17,24 +17,35 @@ _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
 
 
-def _modes(symptoms: Symptoms) -> Found:
-    evidence, script = symptoms.evidence, symptoms.script
+def _compiled_again(symptoms: Symptoms) -> Found:
     is_over = any("recompile_limit" in line for line in symptoms.printed)
-    forward = symptoms.site("forward")
-    if is_over or (symptoms.run.compiled >= 3 and evidence.shapes >= 3):
-        share = symptoms.run.running(COMPILING)
-        yield _CAUSES.found("compiled_again", forward, share, symptoms=symptoms, is_over=is_over)
-    for mode, place in evidence.is_on.items():
+    if is_over or (symptoms.run.compiled >= 3 and symptoms.evidence.shapes >= 3):
+        where, share = symptoms.site("forward"), symptoms.run.running(COMPILING)
+        yield _CAUSES.found("compiled_again", where, share, symptoms=symptoms, is_over=is_over)
+
+
+def _modes(symptoms: Symptoms) -> Found:
+    for mode, place in symptoms.evidence.is_on.items():
         yield _CAUSES.found(mode, os.path.basename(place))
+
+
+def _emulated_bf16(symptoms: Symptoms) -> Found:
+    script = symptoms.script
     if script.device == "cpu" and script.settings.get("amp") == "bf16" and not symptoms.cpu_has_bf16:
-        yield _CAUSES.found("bf16_without_instructions", forward)
+        yield _CAUSES.found("bf16_without_instructions", symptoms.site("forward"))
+
+
+def _compute_threads(symptoms: Symptoms) -> Found:
+    evidence, where = symptoms.evidence, symptoms.site("threads")
     workers = evidence.data.workers if evidence.data else 0
-    where = symptoms.site("threads")
     if where and evidence.threads == 1 and workers + 1 < symptoms.cores:
         yield _CAUSES.found("one_thread", where, symptoms=symptoms)
     if where and evidence.threads > symptoms.cores:
         yield _CAUSES.found("more_threads_than_cores", where, symptoms=symptoms)
-    if evidence.denormal > 0.01:
+
+
+def _denormals(symptoms: Symptoms) -> Found:
+    if symptoms.evidence.denormal > 0.01:
         yield _CAUSES.found("denormal_numbers", symptoms=symptoms)
 
 
@@ -71,45 +82,74 @@ def _graph_grows(symptoms: Symptoms) -> Found:
         yield _CAUSES.found("graph_grows", where, symptoms=symptoms, first=nodes[0], last=nodes[-1])
 
 
-def _in_steps(symptoms: Symptoms) -> Found:
-    evidence = symptoms.evidence
+def _calls(symptoms: Symptoms) -> Found:
+    """Functions that the script itself calls in its steps, and that few trainings need there."""
     for line, share in symptoms.lines(OWN):
         for name, cause in LIMIT.called.items():
             if share >= LEAST / 2 and line.calls and name in line.calls[0]:
                 yield _CAUSES.found(cause, line.where, share, text=line.text)
-    share = symptoms.share_of(AGAIN)
+
+
+def _checkpointing(symptoms: Symptoms) -> Found:
+    evidence, share = symptoms.evidence, symptoms.share_of(AGAIN)
     has_room = evidence.peak and evidence.peak <= LIMIT.much_free * evidence.memory
     if share >= LEAST / 2 and has_room:
         where = symptoms.site("checkpointing")
         yield _CAUSES.found("checkpointing_without_need", where, share, symptoms=symptoms)
-    share = evidence.again * symptoms.share_of("backward")
-    if share >= LEAST / 2 and (where := symptoms.site("retain_graph")):
+
+
+def _backward_again(symptoms: Symptoms) -> Found:
+    share = symptoms.evidence.again * symptoms.share_of("backward")
+    where = symptoms.site("retain_graph")
+    if share >= LEAST / 2 and where:
         yield _CAUSES.found("backward_again", where, share, symptoms=symptoms)
+
+
+def _in_vain(symptoms: Symptoms) -> Found:
     share = _share_in_vain(symptoms)
     if share >= LEAST / 2:
-        line = evidence.in_vain[0]
+        line = symptoms.evidence.in_vain[0]
         yield _CAUSES.found("gradients_in_vain", line.where, share, line=line)
-    share = symptoms.of_run(sum(evidence.in_hooks.values()))
+
+
+def _hooks(symptoms: Symptoms) -> Found:
+    in_hooks = symptoms.evidence.in_hooks
+    share = symptoms.of_run(sum(in_hooks.values()))
     if share >= LEAST / 2:
-        place = max(evidence.in_hooks, key=evidence.in_hooks.__getitem__)
+        place = max(in_hooks, key=in_hooks.__getitem__)
         where, text = os.path.basename(place), text_at(place)
         yield _CAUSES.found("work_in_hooks", where, share, symptoms=symptoms, text=text)
-    forward = next((line.where for line, _ in symptoms.lines("forward")), "")
-    times, part = evidence.parametrized
+
+
+def _parametrized(symptoms: Symptoms) -> Found:
+    times, part = symptoms.evidence.parametrized
     if times >= LIMIT.again and part >= LEAST / 2:
-        share = symptoms.of_run(part * evidence.steps_s)
-        yield _CAUSES.found("parametrized_again", forward, share, times=times)
+        share = symptoms.of_run(part * symptoms.evidence.steps_s)
+        yield _CAUSES.found("parametrized_again", _first_of_forward(symptoms), share, times=times)
+
+
+def _without_gradients(symptoms: Symptoms) -> Found:
     where = symptoms.site("evaluation")
     share = sum(part for line, part in symptoms.lines(OWN) if _calls_model(symptoms, line, where))
     if share >= LEAST and where:
         yield _CAUSES.found("model_without_gradients", where, share)
-    count = median(evidence.nodes.values()) if evidence.nodes and not any(_graph_grows(symptoms)) else 0
+
+
+def _small_operators(symptoms: Symptoms) -> Found:
+    evidence = symptoms.evidence
+    if not evidence.nodes or any(_graph_grows(symptoms)):
+        return
+    count = median(evidence.nodes.values())
     call_s = sum(evidence.of_step.get(part, 0.0) for part in ("forward", "backward")) / max(1, count)
     part = symptoms.share_of("forward", "backward")
     if count >= LIMIT.many_operators and call_s <= LIMIT.call_s and part >= 2 * LEAST:
-        yield _CAUSES.found(
-            "small_operators", forward, symptoms=symptoms, part=part, operators=count, call_s=call_s
-        )
+        facts = {"symptoms": symptoms, "part": part, "operators": count, "call_s": call_s}
+        yield _CAUSES.found("small_operators", _first_of_forward(symptoms), **facts)
+
+
+def _first_of_forward(symptoms: Symptoms) -> str:
+    """The line that takes most of the forward pass."""
+    return next((line.where for line, _ in symptoms.lines("forward")), "")
 
 
 def _share_in_vain(symptoms: Symptoms) -> float:
@@ -140,21 +180,24 @@ def _calls_model(symptoms: Symptoms, line: Line, evaluation: str) -> bool:
 def _weights(symptoms: Symptoms) -> Found:
     optimizers = sum(site.role == "optimizer" for site in symptoms.script.sites)
     where = symptoms.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
-    evidence = symptoms.evidence
-    parts = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
-    if _share_in_vain(symptoms) >= LEAST / 2:  # a line is named for them
-        del parts["gradients_without_optimizer"]
-    for cause, part in parts.items():
-        if part >= LEAST / 2:
-            yield _CAUSES.found(cause, where, part=part)
-    rows = evidence.rows
-    steps = list(symptoms.lines("optimizer"))
+    without, frozen = symptoms.evidence.without_optimizer, symptoms.evidence.frozen
+    if without >= LEAST / 2 and _share_in_vain(symptoms) < LEAST / 2:  # else a line is named for them
+        yield _CAUSES.found("gradients_without_optimizer", where, part=without)
+    if frozen >= LEAST / 2:
+        yield _CAUSES.found("frozen_but_updated", where, part=frozen)
+
+
+def _dense_embedding(symptoms: Symptoms) -> Found:
+    rows, steps = symptoms.evidence.rows, list(symptoms.lines("optimizer"))
     part = sum(share for _, share in steps)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and part >= 2 * LEAST:
         share = part * rows.of_weights * (1 - rows.touched / rows.count)
         facts = {"symptoms": symptoms, "part": part, "optimizers": symptoms.script.optimizers}
         yield _CAUSES.found("dense_embedding", steps[0][0].where, share, **facts)
-    share = symptoms.share_of("optimizer")
+
+
+def _parameter_groups(symptoms: Symptoms) -> Found:
+    evidence, share = symptoms.evidence, symptoms.share_of("optimizer")
     if evidence.groups >= max(LIMIT.many_groups, 2 * evidence.group_kinds) and share >= LEAST / 2:
         yield _CAUSES.found("many_parameter_groups", symptoms.site("groups"), share, symptoms=symptoms)
 
@@ -176,50 +219,83 @@ def _memory(symptoms: Symptoms) -> Found:
         yield _CAUSES.found("memory_grows", where, symptoms=symptoms, name=name, grew=grew)
 
 
-CAUSES = (_modes, _threads, _collections, _graph_grows, _in_steps, _zeros, _weights, _memory)
+CAUSES = (
+    _compiled_again, _modes, _emulated_bf16, _compute_threads, _denormals, _threads, _collections,
+    _graph_grows, _calls, _checkpointing, _backward_again, _in_vain, _hooks, _parametrized,
+    _without_gradients, _small_operators, _zeros, _weights, _dense_embedding, _parameter_groups, _memory,
+)  # fmt: skip
 
 
 def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
     """Lines that take much time, and are not the place of a finding."""
     places = {finding.where for finding in findings}
-    sites = symptoms.script.sites
-    passes = {os.path.basename(site.place) for site in sites if site.role in LIMIT.passes}
-    backward_and_step = {os.path.basename(site.place) for site in sites if site.role in ("backward", "step")}
+    yield from _own_lines(symptoms, places)
+    yield from _lines_of_forward(symptoms, places)
+    yield from _lines_of_passes(symptoms, places)
+
+
+def _own_lines(symptoms: Symptoms, places: Set[str]) -> Found:
+    """Lines of the script's own code, between the passes and parts that each training has."""
+    if symptoms.run.of_step.get("forward", 0.0) <= 0:  # the model is code of the script's own
+        return
     of_parts = {line.where for line in symptoms.evidence.lines if line.part not in (BETWEEN, OWN)}
-    sees_models = symptoms.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     own_s = [step.parts[-1] for step in symptoms.run.plain] or [math.inf]  # the last of `OF_STEP`
-    look = symptoms.of_run(EVERY_S)  # the share of one look: the share of a few looks varies by chance
-    least = max(LEAST, LEAST / 2 + 3 * math.sqrt(LEAST * (1 - LEAST) * look))
-    backward, usual = symptoms.share_of("backward"), LIMIT.long_backward * symptoms.share_of("forward")
-    deviation = math.sqrt((backward + LIMIT.long_backward * usual) * look)  # of the difference
-    is_long = backward - usual > 2 * deviation
+    of_backward = _places_of(symptoms, "backward", "step")
+    of_training = of_parts | _places_of(symptoms, *LIMIT.passes)
+    in_graphs = _has_long_backward(symptoms)
     for line, share in symptoms.lines(OWN):
         is_much = share >= LIMIT.much  # a line that calls the model counts, too, such as a Jacobian
         needed = LIMIT.losses if share > symptoms.share_of("forward", "backward") else LIMIT.needed
-        excluded = places | (backward_and_step if is_much else passes | of_parts)
+        excluded = places | (of_backward if is_much else of_training)
         is_needed = any(re.search(needed, name) for name in line.calls)
-        if share >= least and sees_models and line.where not in excluded and not is_needed:
+        if share >= _least(symptoms) and line.where not in excluded and not is_needed:
+            in_graph = in_graphs and share < symptoms.share_of("backward")
             is_rare = median(own_s) < line.seconds / symptoms.evidence.steps / 2  # most steps run it rarely
-            in_graph = is_long and share < backward
-            facts = {"symptoms": symptoms, "line": line, "is_rare": is_rare, "in_graph": in_graph}
-            facts["is_long"] = _call_s(symptoms, line) >= LIMIT.long_call_s
-            finding = symptoms.with_around(_CAUSES.found("own_line", line.where, share, **facts), line)
+            is_long = _call_s(symptoms, line) >= LIMIT.long_call_s
+            facts = {"line": line, "is_rare": is_rare, "is_long": is_long, "in_graph": in_graph}
+            finding = _CAUSES.found("own_line", line.where, share, symptoms=symptoms, **facts)
+            finding = symptoms.with_around(finding, line)
             yield structs.replace(finding, cause="own_line_in_graph", limit="") if in_graph else finding
+
+
+def _lines_of_forward(symptoms: Symptoms, places: Set[str]) -> Found:
+    """Lines of a forward pass that takes oddly long: those that call no layer, or make large tensors."""
+    forward, backward = symptoms.share_of("forward"), symptoms.share_of("backward")
     # Work without gradients makes forward longer than backward; a compiled model does not show that.
-    is_longer = 0 < backward < symptoms.share_of("forward") and not symptoms.run.compiled
-    half = symptoms.share_of("forward") / 2
+    is_longer = 0 < backward < forward and not symptoms.run.compiled
+    excluded = places | _places_of(symptoms, "backward", "step")
     for line, share in symptoms.lines("forward"):
-        is_odd = is_longer or (share >= half and re.search(LIMIT.large_between, line.text))
-        is_other = line.where not in places | backward_and_step and not line.calls_layer
-        if is_odd and is_other and share >= least:
+        is_odd = is_longer or (share >= forward / 2 and re.search(LIMIT.large_between, line.text))
+        if is_odd and share >= _least(symptoms) and line.where not in excluded and not line.calls_layer:
             yield _CAUSES.found("line_of_forward", line.where, share, text=line.text, is_longer=is_longer)
-    parts = ["backward", "optimizer"] if is_long else ["optimizer"]
+
+
+def _lines_of_passes(symptoms: Symptoms, places: Set[str]) -> Found:
+    """Lines of an optimizer, and of a backward pass that is longer than usual."""
+    parts = ["backward", "optimizer"] if _has_long_backward(symptoms) else ["optimizer"]
     for line, share in symptoms.lines(*parts):
-        if share >= least and line.where not in places | passes:
+        if share >= _least(symptoms) and line.where not in places | _places_of(symptoms, *LIMIT.passes):
             call_s = _call_s(symptoms, line)
             facts = {"decomposes": re.search(LIMIT.decomposes, line.text), "part": line.part}
             facts |= {"is_long": call_s >= LIMIT.long_call_s, "is_short": 0 < call_s <= LIMIT.short_call_s}
             yield _CAUSES.found("line_of_pass", line.where, share, text=line.text, **facts)
+
+
+def _least(symptoms: Symptoms) -> float:
+    """The least share of a line: the share of a few looks varies by chance."""
+    return max(LEAST, LEAST / 2 + 3 * math.sqrt(LEAST * (1 - LEAST) * symptoms.of_run(EVERY_S)))
+
+
+def _has_long_backward(symptoms: Symptoms) -> bool:
+    """Whether a backward pass takes longer than is usual after such a forward pass, and not by chance."""
+    backward, usual = symptoms.share_of("backward"), LIMIT.long_backward * symptoms.share_of("forward")
+    of_difference = (backward + LIMIT.long_backward * usual) * symptoms.of_run(EVERY_S)
+    return backward - usual > 2 * math.sqrt(of_difference)
+
+
+def _places_of(symptoms: Symptoms, *roles: str) -> set[str]:
+    """The places of calls with these roles."""
+    return {os.path.basename(site.place) for site in symptoms.script.sites if site.role in roles}
 
 
 def _call_s(symptoms: Symptoms, line: Line) -> float:
