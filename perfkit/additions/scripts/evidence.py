@@ -157,25 +157,21 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     collecting = defaultdict[str, float](float)
     sizes = {id(held): len(held) for _, held, _ in _containers()}
     before = _sums(script)
-    own_threads = torch.get_num_threads()
     inquiry.trained.clear()
-    script.looked_at.value = True  # first, and last below: threads that a look sets are not the script's
-    torch.set_num_threads(threads or own_threads)
-    own = Threads(script)
-    try:
+    with _looked_at(script, threads):
+        own = Threads(script)
         with account.counting(), _collections(script, account.part_now, collecting):
             took, times = yield from _take_looks(sampler, own, seconds)
         operators = yield from _operators(script, inquiry, sampler.users, _untrained(script, before))
-    finally:
-        torch.set_num_threads(own_threads)
-        script.looked_at.value = False
+    own_threads = torch.get_num_threads()
     passes = [site for role in ("backward", "step") for site in script.calls.sites[role] if site.frames]
-    frames = [frame for site in passes for frame in site.frames]
-    of_passes = {(frame.file, frame.line) for frame in frames}
+    of_passes = {(frame.file, frame.line) for site in passes for frame in site.frames}
     found = lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes])
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     grown = list(_grown(script, sizes))
+    settings = _settings_of_groups(script)
+    without_optimizer, frozen = _useless_parts(script, before, inquiry.trained)
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -206,8 +202,24 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         in_hooks=_in_hooks(script, sampler.users, times),
         peak=checks.peak_bytes(script.device)[0],
         memory=_memory_for(script.device),
-        **_weights(script, before, inquiry.trained),
+        groups=len(settings),
+        group_kinds=len(set(settings)),
+        without_optimizer=without_optimizer,
+        frozen=frozen,
     )
+
+
+@contextlib.contextmanager
+def _looked_at(script: Script, threads: int) -> Iterator[None]:
+    """Looks at all steps meanwhile, with so many compute threads, if not 0; they are not the script's own."""
+    own_threads = torch.get_num_threads()
+    script.looked_at.value = True  # first, and last below: so these threads are not noted as the script's
+    torch.set_num_threads(threads or own_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(own_threads)
+        script.looked_at.value = False
 
 
 def _operators(
@@ -411,25 +423,29 @@ def _sums(script: Script) -> dict[int, float]:
     return {id(weight): float(weight.detach().sum(dtype=torch.float64)) for weight in real}
 
 
-def _weights(script: Script, before: Mapping[int, float], trained: Container[int]) -> dict[str, Any]:
-    """Settings of their groups, and parts: with gradients that no optimizer takes, and frozen but changed.
+def _settings_of_groups(script: Script) -> list[str]:
+    """The settings of each parameter group."""
+    without = {"params", "param_names"}
+    return [repr({key: group[key] for key in sorted({*group} - without)}) for group in script.groups()]
+
+
+def _useless_parts(
+    script: Script, before: Mapping[int, float], trained: Container[int]
+) -> tuple[float, float]:
+    """The parts of the weights that have gradients without an optimizer, and that are frozen but changed.
 
     Those that were `trained` are not frozen, as a GAN's discriminator may be in a part of each step.
     """
-    groups = [
-        {key: group[key] for key in sorted({*group} - {"params", "param_names"})} for group in script.groups()
-    ]
-    known: dict[str, Any] = {"groups": len(groups), "group_kinds": len({repr(each) for each in groups})}
     own = set(map(id, weights_of(script.groups())))
     if not own & before.keys():  # the script trains by something else, or by copies
-        return known
+        return 0.0, 0.0
     weights = script.parameters()
     total = sum(weight.numel() for weight in weights)
     untrained, changed = _untrained(script, before), _changed(script, before)
     without_optimizer = sum(weight.numel() for weight in weights if id(weight) in untrained)
     frozen = [weight for weight in weights if not weight.requires_grad and id(weight) not in trained]
     updated = sum(weight.numel() for weight in frozen if weight.grad is not None and id(weight) in changed)
-    return known | {"without_optimizer": without_optimizer / total, "frozen": updated / total}
+    return without_optimizer / total, updated / total
 
 
 def _untrained(script: Script, before: Mapping[int, float]) -> set[int]:

@@ -286,11 +286,12 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         """The share of the run, for seconds of the steps that were looked at."""
         return seconds / self.evidence.steps_s * self.run.running(STEPS)
 
-    def with_around(self, finding: Finding, line: Line) -> Finding:
-        """A finding of a line, with what is around the line."""
+    def found_around(self, finding: Finding, line: Line, of_second: float | None = None) -> Finding:
+        """A finding of a line, with what is around it; `of_second`: the share of a second, or as `of_run`."""
         if not line.around:
             return finding
-        return msgspec.structs.replace(finding, around=line.around, around_share=self.of_run(line.around_s))
+        share = self.of_run(line.around_s) if of_second is None else line.around_s * of_second
+        return msgspec.structs.replace(finding, around=line.around, around_share=share)
 
     def share_of(self, *parts: str) -> float:
         """The share of the run that parts of its steps take."""

@@ -127,4 +127,4 @@ def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
         if share >= LEAST:
             cause = "sampler_line" if line.part == "sampler" else "loading_line"
             finding = _CAUSES.found(cause, line.where, share, symptoms=symptoms, line=line)
-            yield symptoms.with_around(finding, line)
+            yield symptoms.found_around(finding, line)

@@ -71,8 +71,7 @@ def _between_steps(symptoms: Symptoms) -> Found:
     of_second = between / symptoms.evidence.parts[BETWEEN]  # the share of a second that was looked at
     if line.seconds * of_second >= LEAST:
         finding = _CAUSES.found("between_steps", line.where, line.seconds * of_second, line=line)
-        around_share = line.around_s * of_second or None
-        yield structs.replace(finding, around=line.around, around_share=around_share)
+        yield symptoms.found_around(finding, line, of_second)
 
 
 def _start(symptoms: Symptoms) -> Found:

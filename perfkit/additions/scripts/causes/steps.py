@@ -17,35 +17,24 @@ _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
 
 
-def _compiled_again(symptoms: Symptoms) -> Found:
-    is_over = any("recompile_limit" in line for line in symptoms.printed)
-    if is_over or (symptoms.run.compiled >= 3 and symptoms.evidence.shapes >= 3):
-        where, share = symptoms.site("forward"), symptoms.run.running(COMPILING)
-        yield _CAUSES.found("compiled_again", where, share, symptoms=symptoms, is_over=is_over)
-
-
 def _modes(symptoms: Symptoms) -> Found:
-    for mode, place in symptoms.evidence.is_on.items():
+    evidence, script = symptoms.evidence, symptoms.script
+    is_over = any("recompile_limit" in line for line in symptoms.printed)
+    forward = symptoms.site("forward")
+    if is_over or (symptoms.run.compiled >= 3 and evidence.shapes >= 3):
+        share = symptoms.run.running(COMPILING)
+        yield _CAUSES.found("compiled_again", forward, share, symptoms=symptoms, is_over=is_over)
+    for mode, place in evidence.is_on.items():
         yield _CAUSES.found(mode, os.path.basename(place))
-
-
-def _emulated_bf16(symptoms: Symptoms) -> Found:
-    script = symptoms.script
     if script.device == "cpu" and script.settings.get("amp") == "bf16" and not symptoms.cpu_has_bf16:
-        yield _CAUSES.found("bf16_without_instructions", symptoms.site("forward"))
-
-
-def _compute_threads(symptoms: Symptoms) -> Found:
-    evidence, where = symptoms.evidence, symptoms.site("threads")
+        yield _CAUSES.found("bf16_without_instructions", forward)
     workers = evidence.data.workers if evidence.data else 0
+    where = symptoms.site("threads")
     if where and evidence.threads == 1 and workers + 1 < symptoms.cores:
         yield _CAUSES.found("one_thread", where, symptoms=symptoms)
     if where and evidence.threads > symptoms.cores:
         yield _CAUSES.found("more_threads_than_cores", where, symptoms=symptoms)
-
-
-def _denormals(symptoms: Symptoms) -> Found:
-    if symptoms.evidence.denormal > 0.01:
+    if evidence.denormal > 0.01:
         yield _CAUSES.found("denormal_numbers", symptoms=symptoms)
 
 
@@ -180,24 +169,21 @@ def _calls_model(symptoms: Symptoms, line: Line, evaluation: str) -> bool:
 def _weights(symptoms: Symptoms) -> Found:
     optimizers = sum(site.role == "optimizer" for site in symptoms.script.sites)
     where = symptoms.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
-    without, frozen = symptoms.evidence.without_optimizer, symptoms.evidence.frozen
-    if without >= LEAST / 2 and _share_in_vain(symptoms) < LEAST / 2:  # else a line is named for them
-        yield _CAUSES.found("gradients_without_optimizer", where, part=without)
-    if frozen >= LEAST / 2:
-        yield _CAUSES.found("frozen_but_updated", where, part=frozen)
-
-
-def _dense_embedding(symptoms: Symptoms) -> Found:
-    rows, steps = symptoms.evidence.rows, list(symptoms.lines("optimizer"))
+    evidence = symptoms.evidence
+    parts = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
+    if _share_in_vain(symptoms) >= LEAST / 2:  # a line is named for them
+        del parts["gradients_without_optimizer"]
+    for cause, part in parts.items():
+        if part >= LEAST / 2:
+            yield _CAUSES.found(cause, where, part=part)
+    rows = evidence.rows
+    steps = list(symptoms.lines("optimizer"))
     part = sum(share for _, share in steps)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and part >= 2 * LEAST:
         share = part * rows.of_weights * (1 - rows.touched / rows.count)
         facts = {"symptoms": symptoms, "part": part, "optimizers": symptoms.script.optimizers}
         yield _CAUSES.found("dense_embedding", steps[0][0].where, share, **facts)
-
-
-def _parameter_groups(symptoms: Symptoms) -> Found:
-    evidence, share = symptoms.evidence, symptoms.share_of("optimizer")
+    share = symptoms.share_of("optimizer")
     if evidence.groups >= max(LIMIT.many_groups, 2 * evidence.group_kinds) and share >= LEAST / 2:
         yield _CAUSES.found("many_parameter_groups", symptoms.site("groups"), share, symptoms=symptoms)
 
@@ -220,9 +206,8 @@ def _memory(symptoms: Symptoms) -> Found:
 
 
 CAUSES = (
-    _compiled_again, _modes, _emulated_bf16, _compute_threads, _denormals, _threads, _collections,
-    _graph_grows, _calls, _checkpointing, _backward_again, _in_vain, _hooks, _parametrized,
-    _without_gradients, _small_operators, _zeros, _weights, _dense_embedding, _parameter_groups, _memory,
+    _modes, _threads, _collections, _graph_grows, _calls, _checkpointing, _backward_again, _in_vain, _hooks,
+    _parametrized, _without_gradients, _small_operators, _zeros, _weights, _memory,
 )  # fmt: skip
 
 
@@ -254,7 +239,7 @@ def _own_lines(symptoms: Symptoms, places: Set[str]) -> Found:
             is_long = _call_s(symptoms, line) >= LIMIT.long_call_s
             facts = {"line": line, "is_rare": is_rare, "is_long": is_long, "in_graph": in_graph}
             finding = _CAUSES.found("own_line", line.where, share, symptoms=symptoms, **facts)
-            finding = symptoms.with_around(finding, line)
+            finding = symptoms.found_around(finding, line)
             yield structs.replace(finding, cause="own_line_in_graph", limit="") if in_graph else finding
 
 
