@@ -113,8 +113,9 @@ def _hooks(symptoms: Symptoms) -> Found:
 def _parametrized(symptoms: Symptoms) -> Found:
     times, part = symptoms.evidence.parametrized
     if times >= LIMIT.again and part >= LEAST / 2:
+        where = next((line.where for line, _ in symptoms.lines("forward")), "")
         share = symptoms.of_run(part * symptoms.evidence.steps_s)
-        yield _CAUSES.found("parametrized_again", _first_of_forward(symptoms), share, times=times)
+        yield _CAUSES.found("parametrized_again", where, share, times=times)
 
 
 def _without_gradients(symptoms: Symptoms) -> Found:
@@ -132,13 +133,9 @@ def _small_operators(symptoms: Symptoms) -> Found:
     call_s = sum(evidence.of_step.get(part, 0.0) for part in ("forward", "backward")) / max(1, count)
     part = symptoms.share_of("forward", "backward")
     if count >= LIMIT.many_operators and call_s <= LIMIT.call_s and part >= 2 * LEAST:
+        where = next((line.where for line, _ in symptoms.lines("forward")), "")
         facts = {"symptoms": symptoms, "part": part, "operators": count, "call_s": call_s}
-        yield _CAUSES.found("small_operators", _first_of_forward(symptoms), **facts)
-
-
-def _first_of_forward(symptoms: Symptoms) -> str:
-    """The line that takes most of the forward pass."""
-    return next((line.where for line, _ in symptoms.lines("forward")), "")
+        yield _CAUSES.found("small_operators", where, **facts)
 
 
 def _share_in_vain(symptoms: Symptoms) -> float:
@@ -214,12 +211,14 @@ CAUSES = (
 def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
     """Lines that take much time, and are not the place of a finding."""
     places = {finding.where for finding in findings}
-    yield from _own_lines(symptoms, places)
-    yield from _lines_of_forward(symptoms, places)
-    yield from _lines_of_passes(symptoms, places)
+    look = symptoms.of_run(EVERY_S)  # the share of one look: the share of a few looks varies by chance
+    least = max(LEAST, LEAST / 2 + 3 * math.sqrt(LEAST * (1 - LEAST) * look))
+    yield from _own_lines(symptoms, places, least)
+    yield from _lines_of_forward(symptoms, places, least)
+    yield from _lines_of_passes(symptoms, places, least)
 
 
-def _own_lines(symptoms: Symptoms, places: Set[str]) -> Found:
+def _own_lines(symptoms: Symptoms, places: Set[str], least: float) -> Found:
     """Lines of the script's own code, between the passes and parts that each training has."""
     if symptoms.run.of_step.get("forward", 0.0) <= 0:  # the model is code of the script's own
         return
@@ -233,7 +232,7 @@ def _own_lines(symptoms: Symptoms, places: Set[str]) -> Found:
         needed = LIMIT.losses if share > symptoms.share_of("forward", "backward") else LIMIT.needed
         excluded = places | (of_backward if is_much else of_training)
         is_needed = any(re.search(needed, name) for name in line.calls)
-        if share >= _least(symptoms) and line.where not in excluded and not is_needed:
+        if share >= least and line.where not in excluded and not is_needed:
             in_graph = in_graphs and share < symptoms.share_of("backward")
             is_rare = median(own_s) < line.seconds / symptoms.evidence.steps / 2  # most steps run it rarely
             is_long = _call_s(symptoms, line) >= LIMIT.long_call_s
@@ -243,7 +242,7 @@ def _own_lines(symptoms: Symptoms, places: Set[str]) -> Found:
             yield structs.replace(finding, cause="own_line_in_graph", limit="") if in_graph else finding
 
 
-def _lines_of_forward(symptoms: Symptoms, places: Set[str]) -> Found:
+def _lines_of_forward(symptoms: Symptoms, places: Set[str], least: float) -> Found:
     """Lines of a forward pass that takes oddly long: those that call no layer, or make large tensors."""
     forward, backward = symptoms.share_of("forward"), symptoms.share_of("backward")
     # Work without gradients makes forward longer than backward; a compiled model does not show that.
@@ -251,24 +250,19 @@ def _lines_of_forward(symptoms: Symptoms, places: Set[str]) -> Found:
     excluded = places | _places_of(symptoms, "backward", "step")
     for line, share in symptoms.lines("forward"):
         is_odd = is_longer or (share >= forward / 2 and re.search(LIMIT.large_between, line.text))
-        if is_odd and share >= _least(symptoms) and line.where not in excluded and not line.calls_layer:
+        if is_odd and share >= least and line.where not in excluded and not line.calls_layer:
             yield _CAUSES.found("line_of_forward", line.where, share, text=line.text, is_longer=is_longer)
 
 
-def _lines_of_passes(symptoms: Symptoms, places: Set[str]) -> Found:
+def _lines_of_passes(symptoms: Symptoms, places: Set[str], least: float) -> Found:
     """Lines of an optimizer, and of a backward pass that is longer than usual."""
     parts = ["backward", "optimizer"] if _has_long_backward(symptoms) else ["optimizer"]
     for line, share in symptoms.lines(*parts):
-        if share >= _least(symptoms) and line.where not in places | _places_of(symptoms, *LIMIT.passes):
+        if share >= least and line.where not in places | _places_of(symptoms, *LIMIT.passes):
             call_s = _call_s(symptoms, line)
             facts = {"decomposes": re.search(LIMIT.decomposes, line.text), "part": line.part}
             facts |= {"is_long": call_s >= LIMIT.long_call_s, "is_short": 0 < call_s <= LIMIT.short_call_s}
             yield _CAUSES.found("line_of_pass", line.where, share, text=line.text, **facts)
-
-
-def _least(symptoms: Symptoms) -> float:
-    """The least share of a line: the share of a few looks varies by chance."""
-    return max(LEAST, LEAST / 2 + 3 * math.sqrt(LEAST * (1 - LEAST) * symptoms.of_run(EVERY_S)))
 
 
 def _has_long_backward(symptoms: Symptoms) -> bool:
