@@ -163,15 +163,14 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         with account.counting(), _collections(script, account.part_now, collecting):
             took, times = yield from _take_looks(sampler, own, seconds)
         operators = yield from _operators(script, inquiry, sampler.users, _untrained(script, before))
-    own_threads = torch.get_num_threads()
     passes = [site for role in ("backward", "step") for site in script.calls.sites[role] if site.frames]
     of_passes = {(frame.file, frame.line) for site in passes for frame in site.frames}
     found = lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes])
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     grown = list(_grown(script, sizes))
-    settings = _settings_of_groups(script)
-    without_optimizer, frozen = _useless_parts(script, before, inquiry.trained)
+    settings = {repr(sorted({**each, "params": 0, "param_names": 0}.items())) for each in script.groups()}
+    without_optimizer, frozen = _odd_parts(script, before, inquiry.trained)
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -194,16 +193,16 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         parametrized=parametrized,
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
-        threads=own_threads,
+        threads=torch.get_num_threads(),
         busy_threads=list(own.busy()),
-        one_thread=threads == 1 < own_threads,
+        one_thread=threads == 1 < torch.get_num_threads(),
         kept={name: where for name, where, has_graphs in grown if has_graphs},
         grown={name: where for name, where, has_graphs in grown if not has_graphs},
         in_hooks=_in_hooks(script, sampler.users, times),
         peak=checks.peak_bytes(script.device)[0],
         memory=_memory_for(script.device),
-        groups=len(settings),
-        group_kinds=len(set(settings)),
+        groups=len(script.groups()),
+        group_kinds=len(settings),
         without_optimizer=without_optimizer,
         frozen=frozen,
     )
@@ -423,15 +422,7 @@ def _sums(script: Script) -> dict[int, float]:
     return {id(weight): float(weight.detach().sum(dtype=torch.float64)) for weight in real}
 
 
-def _settings_of_groups(script: Script) -> list[str]:
-    """The settings of each parameter group."""
-    without = {"params", "param_names"}
-    return [repr({key: group[key] for key in sorted({*group} - without)}) for group in script.groups()]
-
-
-def _useless_parts(
-    script: Script, before: Mapping[int, float], trained: Container[int]
-) -> tuple[float, float]:
+def _odd_parts(script: Script, before: Mapping[int, float], trained: Container[int]) -> tuple[float, float]:
     """The parts of the weights that have gradients without an optimizer, and that are frozen but changed.
 
     Those that were `trained` are not frozen, as a GAN's discriminator may be in a part of each step.

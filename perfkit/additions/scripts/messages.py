@@ -288,10 +288,8 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
 
     def found_around(self, finding: Finding, line: Line, of_second: float | None = None) -> Finding:
         """A finding of a line, with what is around it; `of_second`: the share of a second, or as `of_run`."""
-        if not line.around:
-            return finding
         share = self.of_run(line.around_s) if of_second is None else line.around_s * of_second
-        return msgspec.structs.replace(finding, around=line.around, around_share=share)
+        return msgspec.structs.replace(finding, around=line.around, around_share=share or None)
 
     def share_of(self, *parts: str) -> float:
         """The share of the run that parts of its steps take."""
