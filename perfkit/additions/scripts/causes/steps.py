@@ -134,8 +134,9 @@ def _small_operators(symptoms: Symptoms) -> Found:
     part = symptoms.share_of("forward", "backward")
     if count >= LIMIT.many_operators and call_s <= LIMIT.call_s and part >= 2 * LEAST:
         where = next((line.where for line, _ in symptoms.lines("forward")), "")
-        facts = {"symptoms": symptoms, "part": part, "operators": count, "call_s": call_s}
-        yield _CAUSES.found("small_operators", where, **facts)
+        yield _CAUSES.found(
+            "small_operators", where, symptoms=symptoms, part=part, operators=count, call_s=call_s
+        )
 
 
 def _share_in_vain(symptoms: Symptoms) -> float:
@@ -269,7 +270,7 @@ def _has_long_backward(symptoms: Symptoms) -> bool:
     """Whether a backward pass takes longer than is usual after such a forward pass, and not by chance."""
     backward, usual = symptoms.share_of("backward"), LIMIT.long_backward * symptoms.share_of("forward")
     of_difference = (backward + LIMIT.long_backward * usual) * symptoms.of_run(EVERY_S)
-    return backward - usual > 2 * math.sqrt(of_difference)
+    return bool(backward - usual > 2 * math.sqrt(of_difference))
 
 
 def _places_of(symptoms: Symptoms, *roles: str) -> set[str]:
