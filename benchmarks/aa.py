@@ -29,8 +29,10 @@ from perfkit.recipe import Value
 from perfkit.results import stats
 from perfkit.results.run import Run
 
-WORKER = {"workers": 1, "cpu_threads": 1, "wait_policy": "passive"}
-KINDS = {
+Sides = dict[str, dict[str, Value]]  # titles, and the switches that differ
+
+WORKER: dict[str, Value] = {"workers": 1, "cpu_threads": 1, "wait_policy": "passive"}
+KINDS: Sides = {
     "plain": {},
     "plain again": {},
     "channels_last": {"channels_last": True},
@@ -47,12 +49,12 @@ PAIRS = (
 )
 BURST_S, PAUSE_S = 1.5, 2.0
 """On average: other people's programs take about 43% of a core."""
-SIDES = {
+SIDES: Sides = {
     "baseline": {},
     "again": {},
     "channels_last": {"channels_last": True},
     "batch of 64": {"batch_size": 64},
-    "worker": {"workers": 1, "cpu_threads": 1, "wait_policy": "passive"},
+    "worker": WORKER,
 }
 
 
@@ -79,7 +81,7 @@ def room(noisy: bool) -> Iterator[None]:
             disturber.kill()
 
 
-def measured(sides: dict[str, dict[str, Value]], budget_s: float, precision: float) -> list[Run]:
+def measured(sides: Sides, budget_s: float, precision: float) -> list[Run]:
     """All sides in one group, from new zygotes."""
     for known in list(zygote._zygotes.values()):
         known.close()
@@ -125,7 +127,8 @@ def main() -> None:
         with room(options.noise):
             print_spread(measured(KINDS, options.budget, precision=0.0))
         return
-    sides = {f"side {number}": {} for number in range(4)} if options.equal else SIDES
+    equal: Sides = {f"side {number}": {} for number in range(4)}
+    sides = equal if options.equal else SIDES
     found: dict[str, list[tuple[float, float, float]]] = {}
     verdicts: dict[str, int] = {}
     with room(options.noise):

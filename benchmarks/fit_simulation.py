@@ -35,7 +35,7 @@ from perfkit.additions.simulate.step import StepEvents
 
 MODELS = 150
 """Of each table."""
-PACKAGE = Path(__file__).parent.parent / "perfkit" / "simulate"
+PACKAGE = Path(article.__file__).parent
 FILES = {
     "rtx3090-train-amp-nchw.csv": "d7a3ee50db9dc64364c0accfe5093ea5ac1783920994d8e3a0dc8a935ae86841",
     "rtx3090-train-amp-nhwc.csv": "27fd15753cc52c75667c92a8f02239483b65ba5b8d43f53874356d11419a3ee2",
@@ -151,7 +151,7 @@ def summary(
     limit = float(np.quantile(sizes, 0.9) if len(sizes) >= 20 else sizes.max())
     relative = np.expm1(errors)
     median, p90 = np.quantile(np.abs(relative), [0.5, 0.9])
-    inside, worst = np.mean(sizes <= limit + 1e-9), np.argmax(sizes)
+    inside, worst = np.mean(sizes <= limit + 1e-9), int(np.argmax(sizes))
     shares = {"median": median, "p90": p90, "band": math.expm1(limit), "inside": inside}
     rounded = {name: round(float(share), 4) for name, share in shares.items()}
     largest = f"{names[worst]} {relative[worst]:+.0%}"

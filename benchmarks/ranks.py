@@ -93,7 +93,8 @@ class SwitchedRanks(WatchedRanks):
 def watch(*arguments: str) -> None:
     """Watches the ranks until they end."""
     how = ["--standalone", "--nproc-per-node", str(RANKS), "train.py", *arguments]
-    with SwitchedRanks(launch_of(["torchrun", *how])) as launched:
+    launched = SwitchedRanks(launch_of(["torchrun", *how]))
+    with launched:
         launched.let_train(0.0, whole=True)
 
 

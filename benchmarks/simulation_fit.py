@@ -10,9 +10,10 @@ from scipy.sparse import csr_matrix
 
 from perfkit.additions.simulate import costs
 from perfkit.additions.simulate.costs import Constants, Gpu
-from perfkit.additions.simulate.step import StepEvents, Work, of_operator
+from perfkit.additions.simulate.step import OperatorCall, StepEvents, Work, of_operator
 
-Floats, Ints = NDArray[np.float64], NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 BLOCKS = 40
 """Parts of a step, to find where the GPU waits for the host."""
 
@@ -35,11 +36,12 @@ class Case(NamedTuple):
 
 def case(step: StepEvents, name: str, family: str, conditions: str, measured_s: float) -> Case:
     """A step, cut into blocks."""
-    found = [of_operator(operator, step) for operator in step.operators]
+    operators = [event for event in step.events if isinstance(event, OperatorCall)]
+    found = [of_operator(operator, step) for operator in operators]
     counts = [len(works) for works in found]
     block = np.arange(len(found)) * BLOCKS // len(found)
     first = np.searchsorted(block, np.arange(BLOCKS))
-    dispatched = np.cumsum([0, *(operator.name != "fused" for operator in step.operators)])
+    dispatched = np.cumsum([0, *(operator.name != "fused" for operator in operators)])
     launched = np.cumsum([0, *counts])
     works = [work for works in found for work in works]
     about = name, family, conditions, measured_s, works

@@ -13,10 +13,12 @@ from typing import Any
 import timm
 import torch
 from msgspec.structs import replace
+from timm.layers.config import set_fused_attn
+from timm.layers.fast_norm import set_fast_norm
 from timm.models import _registry
 
 from perfkit.additions.simulate import fake, recording
-from perfkit.additions.simulate.step import StepEvents, of_operator
+from perfkit.additions.simulate.step import OperatorCall, StepEvents, of_operator
 
 
 def step_of(
@@ -33,15 +35,15 @@ def step_of(
             return None
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(pickle.dumps(step), 3))
-    step: StepEvents = pickle.loads(gzip.decompress(path.read_bytes()))
-    return step
+    found: StepEvents = pickle.loads(gzip.decompress(path.read_bytes()))
+    return found
 
 
 def _recorded(name: str, batch: int, image: int, channels_last: bool, train: bool) -> StepEvents:
-    timm.layers.set_fused_attn(not train)  # PyTorch 1.12, which trained, had no fused attention
+    set_fused_attn(not train)  # PyTorch 1.12, which trained, had no fused attention
     # In inference, norms ran in 16 bits: in float32, the bytes of group norm would take the RTX 4090, at its
     # full bandwidth, twice as long as the published step took.
-    timm.layers.set_fast_norm(not train)
+    set_fast_norm(not train)
     with fake.uninitialised():
         try:
             model = timm.create_model(name, img_size=image)
@@ -106,11 +108,12 @@ def is_the_model_of(step: StepEvents, row: dict[str, str]) -> bool:
     In training, by its parameters; 3% may differ. In inference, by multiply-adds; published ones leave parts
     of attention out.
     """
-    zeroed = [op for op in step.operators if op.phase == "optimizer" and op.name == "aten.zero_"]
+    operators = [event for event in step.events if isinstance(event, OperatorCall)]
+    zeroed = [op for op in operators if op.phase == "optimizer" and op.name == "aten.zero_"]
     if zeroed:
         count = sum(op.inputs[0].numel for op in zeroed)
         return abs(count / (1e6 * float(row["param_count"])) - 1) < 0.03
-    macs = sum(work.flops for op in step.operators for work in of_operator(op, step)) / 2
+    macs = sum(work.flops for op in operators for work in of_operator(op, step)) / 2
     macs /= int(row["infer_batch_size"])
     expected = 1e9 * float(row["infer_gmacs"] or 0)
     return not expected or 0.88 < macs / expected < 1.35 or abs(macs - expected) < 2e7

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
+from unittest import mock
 
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.ranks import messages, rank
@@ -56,10 +57,10 @@ class Switched:
 
 def watch(settings: Settings, files: Outputs) -> None:
     """Watches this process, as a launch has it watched, while it is switched on."""
-    hooks.wrapped = _wrapped
-    RankModels._called = _called_if_on
-    Sampler.look = _look_if_on
-    RankReporter.send = _send_if_on
+    mock.patch.object(hooks, "wrapped", _wrapped).start()
+    mock.patch.object(RankModels, "_called", _called_if_on).start()
+    mock.patch.object(Sampler, "look", _look_if_on).start()
+    mock.patch.object(RankReporter, "send", _send_if_on).start()
     Switched.recorder = rank.listen(settings, files)
 
 

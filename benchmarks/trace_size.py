@@ -35,7 +35,8 @@ def grown(source: dict[str, Any], events: int) -> Iterator[bytes]:
     timed = [event for event in source["traceEvents"] if event.get("ph") != "M"]
     begin = min(event["ts"] for event in timed if event["ph"] == "X")
     length = max(event["ts"] + event.get("dur", 0) for event in timed if event["ph"] == "X") - begin + 1000
-    head = {**source, "traceEvents": [event for event in source["traceEvents"] if event.get("ph") == "M"]}
+    head = {name: value for name, value in source.items() if name != "traceEvents"}
+    head["traceEvents"] = [event for event in source["traceEvents"] if event.get("ph") == "M"]  # at the end
     yield msgspec.json.encode(head).removesuffix(b"]}")
     for copy in range(-(-events // len(timed))):
         for event in timed:
