@@ -114,7 +114,7 @@ def harness(folder: Path) -> Iterator[Rate]:
 def watch(folder: Path) -> Iterator[Rate]:
     """The loop under `perfkit watch`."""
     with Listener(("localhost", 0)) as listener:
-        watched = WatchedScript(Launch(str(folder / "train.py"), (str(listener.address[1]),)))
+        watched = WatchedScript(Launch(str(folder / "train.py"), (str(listener.address[1]),))).start()
 
         def observe() -> None:
             with contextlib.suppress(PerfkitError):  # it is ended meanwhile

@@ -93,7 +93,7 @@ class SwitchedRanks(WatchedRanks):
 def watch(*arguments: str) -> None:
     """Watches the ranks until they end."""
     how = ["--standalone", "--nproc-per-node", str(RANKS), "train.py", *arguments]
-    launched = SwitchedRanks(launch_of(["torchrun", *how]))
+    launched = SwitchedRanks(launch_of(["torchrun", *how])).start()
     with launched:
         launched.let_train(0.0, whole=True)
 

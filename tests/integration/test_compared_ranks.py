@@ -143,7 +143,7 @@ def test_a_launcher_of_one_rank_is_compared_though_its_script_makes_no_group(wri
     scripts.fork(monkeypatch)
     write("", train=ALONE)
     command = ["torchrun", "--nproc-per-node", "1", "train.py"]
-    with ComparedRanks(launch_of(command, {"omp_threads": 1}), observers=[WITNESS]) as side:
+    with ComparedRanks(launch_of(command, {"omp_threads": 1}), observers=[WITNESS]).start() as side:
         told = side.ask("train", loss_steps=2, warmup_s=0.1)
         assert [(proof.name, proof.ok) for proof in told.mechanisms] == [("omp_threads", True)]
         assert side.ask("slice", samples=16, seconds=0.0).samples_per_s > 0
@@ -177,7 +177,7 @@ def test_a_rank_that_raises_is_named(write):
 def test_a_loader_does_not_give_up_while_its_rank_is_suspended(write):
     """Rank 0 has ended its step when a side is suspended; the other ranks may be waiting for a batch."""
     write(train=LOADS_SLOWLY)
-    with ComparedRanks(launch_of(["python", "train.py"])) as side:
+    with ComparedRanks(launch_of(["python", "train.py"])).start() as side:
         told = side.ask("train", loss_steps=2, warmup_s=0.1)
         side.suspend()
         time.sleep(2.0)
@@ -189,7 +189,7 @@ def test_a_loader_does_not_give_up_while_its_rank_is_suspended(write):
 def test_an_exchange_does_not_give_up_while_its_ranks_are_suspended(write):
     """Rank 0 has ended its step when a side is suspended; the others wait for it in the next exchange."""
     write(GIVES_UP, train=MEETS)
-    with ComparedRanks(launch_of(["python", "train.py"])) as side:
+    with ComparedRanks(launch_of(["python", "train.py"])).start() as side:
         told = side.ask("train", loss_steps=2, warmup_s=0.1)
         side.suspend()
         time.sleep(4.0)
@@ -205,6 +205,6 @@ def test_a_single_rank_that_makes_no_group_is_compared_as_one(write, monkeypatch
         monkeypatch.setenv("WORLD_SIZE", world)
     write("", train=ALONE)
     scripts.fork(monkeypatch)
-    with ComparedRanks(launch_of(["python", "train.py"])) as side:
+    with ComparedRanks(launch_of(["python", "train.py"])).start() as side:
         side.ask("train", loss_steps=2, warmup_s=0.1)
         assert side.ask("slice", samples=8, seconds=0.0).samples_per_s > 0

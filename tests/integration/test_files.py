@@ -116,7 +116,7 @@ def written(code, folder):
     """What a script says that does not train: its standard error, and the failure that it ends in."""
     Path("train.py").write_text(START + f"    {code.strip()}\n")
     before = state(folder)
-    with WatchedScript(Launch("train.py")) as script:
+    with WatchedScript(Launch("train.py")).start() as script:
         script.timeout_s = 60
         with pytest.raises(RunFailed) as failure:
             script.ask("describe")
@@ -172,7 +172,7 @@ def test_libraries_in_c_and_rust_write_to_copies_and_not_to_large_files(project,
     (project / "array.npy").write_text("precious")
     Path("train.py").write_text(LIBRARIES)
     before = state(project)
-    with WatchedScript(Launch("train.py")) as script:
+    with WatchedScript(Launch("train.py")).start() as script:
         with pytest.raises(RunFailed, match="Permission denied") as failure:
             script.ask("describe")
         assert script.written("out") == ["written"]

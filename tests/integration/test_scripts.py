@@ -88,7 +88,7 @@ CASES = (
 
 
 def start(launch, toggles, known=None):
-    script = WatchedScript(launch, toggles, facts=known)
+    script = WatchedScript(launch, toggles, facts=known).start()
     script.timeout_s = 200
     return script
 
@@ -188,7 +188,7 @@ KILLED = """
 import json, os, signal
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 
-script = WatchedScript(Launch("train.py"))
+script = WatchedScript(Launch("train.py")).start()
 script.ask("observe", steps=3, seconds=60.0)
 script.suspend()
 print(json.dumps([process.pid for process in script.tree.processes()]), flush=True)

@@ -109,7 +109,7 @@ def folder(alone, monkeypatch):
 @contextmanager
 def started(code, *arguments, program="train.py", **more):
     Path("train.py").write_text(code)
-    with WatchedScript(Launch(program, arguments), **more) as script:
+    with WatchedScript(Launch(program, arguments), **more).start() as script:
         script.timeout_s = 120
         yield script
     assert not script.folder.exists()
@@ -308,7 +308,7 @@ def test_a_file_that_is_replaced_may_lie_anywhere_on_the_path(folder, monkeypatc
     file.write_text("rate = 1\n")
     monkeypatch.setenv("PYTHONPATH", str(file.parent))
     Path("train.py").write_text(LOOP + "import rate\nfor i in range(9): step()\nprint(rate.rate)\n")
-    with WatchedScript(Launch("train.py", replaced=((file, b"rate = 2\n"),))) as script:
+    with WatchedScript(Launch("train.py", replaced=((file, b"rate = 2\n"),))).start() as script:
         observe(script, 50)
         assert script.written("out") == ["2"]
 
@@ -331,7 +331,7 @@ def test_a_script_that_is_a_link_runs_in_the_mirror_of_the_folder_that_it_leads_
         (real / name).write_text(text)
     Path("train.py").symlink_to(real / "train.py")
     replaced = ((real / "train.py", (LOOP + LINKED).encode()), (real / "rate.py", b"rate = 2\n"))
-    with WatchedScript(Launch("train.py", replaced=replaced)) as script:
+    with WatchedScript(Launch("train.py", replaced=replaced)).start() as script:
         observe(script, 50)
         assert script.written("out") == [f"2 {real} train.py"]
         assert script.ask("describe").sites[-1].frames[0].file == str(real / "train.py")

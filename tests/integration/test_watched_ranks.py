@@ -169,7 +169,7 @@ import json, os, signal, time
 from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.started import ComparedRanks, WatchedRanks
 
-launches = [kind(launch_of(["python", "train.py"])) for kind in (WatchedRanks, ComparedRanks)]
+launches = [kind(launch_of(["python", "train.py"])).start() for kind in (WatchedRanks, ComparedRanks)]
 while any(len(launch.pids()) < 3 for launch in launches):
     time.sleep(0.05)
 launches[1].suspend()

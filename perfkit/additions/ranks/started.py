@@ -34,7 +34,6 @@ from perfkit.machine import cores
 from perfkit.process import Question
 from perfkit.process.child import POLL_S
 from perfkit.process.locks import check_cancelled
-from perfkit.recipe import Recipe
 from perfkit.results.schema import Mechanism
 from perfkit.worker.messages import TrainingReport
 
@@ -95,17 +94,20 @@ class StartedRanks(WatchedScript):
 
     launch: RanksLaunch
 
-    def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
-        self._meeting = Meeting()
+    def __post_init__(self) -> None:
         values = dict(self.launch.settings)
-        self.variables |= Recipe().replace(**of_script(values)).environment()
+        self.toggles = {**self.toggles, **of_script(values)}
+        super().__post_init__()
         if THREADS in values:
             self.variables["OMP_NUM_THREADS"] = str(values[THREADS])
-        toggles = settings.toggles | of_script(values)
+        self._meeting = Meeting()
+
+    def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
         private = [settings.scratch, self._meeting.private.name]
         command = [sys.executable, "-P", guardian.__file__, entry.VARIABLE, *private]
         self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        return self._spawn(replace(settings, toggles=toggles, address=self._meeting.address, ranked=values))
+        ranked = dict(self.launch.settings)
+        return self._spawn(replace(settings, address=self._meeting.address, ranked=ranked))
 
     def stop(self) -> None:
         """Ends the whole tree of processes; ranks end by themselves once nobody listens to them."""
@@ -124,10 +126,13 @@ class ComparedRanks(StartedRanks):
 
     watcher = "perfkit.additions.ranks.questions:listen"
 
-    def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._others: dict[int, Connection] = {}  # by rank; that of rank 0 is `line`
         self._joined = self._world = 0
         self._times_as_many = 1.0  # samples of all ranks / samples of rank 0
+
+    def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
         with socket.create_server(("127.0.0.1", 0)) as free:  # two launches at a time need different ports
             self.variables["PET_MASTER_PORT"] = str(free.getsockname()[1])
         return super()._begin(settings)
@@ -262,7 +267,8 @@ class WatchedRanks(StartedRanks):
 
     watcher = "perfkit.additions.ranks.rank:listen"
 
-    def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.ranks: dict[int, RankPeer] = {}  # on this node
         self.answers: dict[int, State] = {}  # on all nodes
         self.restarts = 0
@@ -270,7 +276,6 @@ class WatchedRanks(StartedRanks):
         self._clock = AwakeClock()
         self._patience = Patience(self.ranks, self._clock)
         self.cpu_times = cores.cpu_times()
-        return super()._begin(settings)
 
     @property
     def world(self) -> int:
@@ -284,7 +289,7 @@ class WatchedRanks(StartedRanks):
 
     def let_train(self, budget_s: float, whole: bool = False) -> Ending:
         """Lets the ranks train for `budget_s`, once all have taken two steps, or to their end."""
-        deadline = float("inf")
+        until: float | None = None  # while not all ranks train
         while True:
             check_cancelled(self.cancelled)
             self._listen()
@@ -297,12 +302,13 @@ class WatchedRanks(StartedRanks):
                 if self._has_failed():
                     return Ending.FAILED
             if not self._patience.all_train():
-                deadline = float("inf")
-            elif deadline == float("inf"):
-                deadline = self._clock() + budget_s
+                until = None
+            elif until is None:
+                until = self._clock() + budget_s
                 self.on_progress("watching")
             is_quiet = self._is_quiet()
-            if self._clock() > deadline and not whole and 0 in self.ranks:  # the node of rank 0 reports
+            is_over = until is not None and self._clock() > until and not whole
+            if is_over and 0 in self.ranks:  # the node of rank 0 reports
                 return Ending.WATCHED if self._ask() or not is_quiet else Ending.HANGS
             if is_quiet:
                 self._ask()

@@ -84,7 +84,7 @@ def watch_launch(
 ) -> RanksReport:
     """Watches a command for `budget_s` once all its ranks train; `RunFailed` if one fails, or all hang."""
     progress = progress or Progress()
-    launched = WatchedRanks(launch, on_progress=progress.phase, cancelled=progress.cancelled)
+    launched = WatchedRanks(launch, on_progress=progress.phase, cancelled=progress.cancelled).start()
     with launched:
         before = launched.cpu_times
         ending = launched.let_train(budget_s, whole)

@@ -187,7 +187,7 @@ class ScriptSession(RoundSession):
             observers=source.starter.observers,
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
-        )
+        ).start()
         self.ending.callback(child.stop)
         child.timeout_s = source.plan.timeout_s
         return child

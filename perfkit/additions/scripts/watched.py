@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -113,6 +113,7 @@ class TrainsElsewhere(RunFailed):
     """A script waits while other processes, which it started, train."""
 
 
+@dataclass(eq=False, repr=False)
 class WatchedScript(Conversation):
     """A script that is watched, in its own process group, with the processes that it starts.
 
@@ -121,24 +122,31 @@ class WatchedScript(Conversation):
     """
 
     watcher: ClassVar[str] = "perfkit.additions.scripts.questions:listen"  # see `Settings`
+    launch: Launch
+    toggles: Mapping[str, Value] = field(default_factory=dict)  # switches that are set from outside
+    _: KW_ONLY
+    seed: int = 0  # of torch, Python and NumPy
+    facts: ScriptFacts | None = None  # from another process of the script
+    observers: Sequence[str] = ()  # further observers to make in its process, as `module:name`
+    on_progress: OnProgress = lambda phase: None
+    cancelled: threading.Event | None = None
+    _process: subprocess.Popen[bytes] = field(init=False)
 
-    def __init__(
-        self,
-        launch: Launch,
-        toggles: Mapping[str, Value] | None = None,  # switches that are set from outside
-        *,
-        seed: int = 0,  # of torch, Python and NumPy
-        facts: ScriptFacts | None = None,  # from another process of the script
-        observers: Sequence[str] = (),  # further observers to make in its process, as `module:name`
-        on_progress: OnProgress = lambda phase: None,
-        cancelled: threading.Event | None = None,
-    ) -> None:
-        super().__init__(on_progress, cancelled)
-        self.launch = launch
+    def __post_init__(self) -> None:
+        super().__init__(self.on_progress, self.cancelled)
         self._files = tempfile.TemporaryDirectory(prefix="perfkit-", ignore_cleanup_errors=True)
         self.folder = Path(self._files.name)  # of this process alone; it contains the mirror
         self._mirror = os.path.realpath(self.folder / "files")
-        sites = facts.sites if facts else []
+        self.variables = Recipe().replace(**self.toggles).environment()  # of its environment
+        self.is_training = False  # whether it has answered a question, so it has taken steps
+        self.before_slice: Callable[..., dict[str, Any]] | None = None  # returns a slice's arguments
+        self.after_slice: Callable[[Any], None] | None = None
+        self._cpu_s: dict[int, float] = {}
+        self._look_again_at = time.monotonic()
+
+    def start(self) -> Self:
+        """Starts the script, which is ended by `stop`."""
+        sites = self.facts.sites if self.facts else []
         loaders = [site.frames[0] for site in sites if site.frames and site.role == "loader"]
         settings = Settings(
             package=perfkit.__file__,
@@ -146,26 +154,21 @@ class WatchedScript(Conversation):
             more=str(machine.data_folder() / "runs" / "profiles"),
             is_guarded=landlock.is_there(),
             watcher=self.watcher,
-            program=launch.program,
+            program=self.launch.program,
             started=time.time(),
-            seed=seed,
-            toggles=dict(toggles or {}),
-            samples=facts.samples_per_step if facts else 1,
+            seed=self.seed,
+            toggles=dict(self.toggles),
+            samples=self.facts.samples_per_step if self.facts else 1,
             loaders=[(frame.file, frame.line, frame.column) for frame in loaders],
-            observers=list(observers),
+            observers=list(self.observers),
         )
-        self.variables = Recipe().replace(**settings.toggles).environment()  # of its environment
         self.on_progress("waiting for its second step")
         self._process = self._begin(settings)
         self.tree = Tree(self._process.pid)
-        self.is_training = False  # whether it has answered a question, so it has taken steps
-        self.before_slice: Callable[..., dict[str, Any]] | None = None  # returns a slice's arguments
-        self.after_slice: Callable[[Any], None] | None = None
-        self._cpu_s: dict[int, float] = {}
-        self._look_again_at = time.monotonic()
+        return self
 
     def _begin(self, settings: Settings) -> subprocess.Popen[bytes]:
-        """Starts the script, with a line to its process."""
+        """Makes the process, with a line to it."""
         self.line, far_end = Pipe()
         with far_end:
             return self._spawn(replace(settings, line=far_end.fileno()))

@@ -12,8 +12,7 @@ import pytest
 
 from perfkit.additions.ranks import started
 from perfkit.additions.ranks.messages import Hello, State
-from perfkit.additions.ranks.patience import AwakeClock, Patience
-from perfkit.additions.ranks.started import Meeting, WatchedRanks, merge_behaviours, merge_proofs
+from perfkit.additions.ranks.started import Ending, Meeting, WatchedRanks, merge_behaviours, merge_proofs
 from perfkit.additions.referee.behaviour import Behaviour
 from perfkit.errors import InvalidValue
 from perfkit.results.schema import Mechanism
@@ -110,50 +109,75 @@ class Line:
         return msgspec.json.encode(self._message)
 
 
-def watching(*heard):
-    """What watches the second of two ranks, and these."""
-    watched = WatchedRanks.__new__(WatchedRanks)
-    watched.ranks, watched.answers, watched.restarts = {}, {}, 0
-    watched.launch = SimpleNamespace(single=None)
-    watched._clock = AwakeClock()
-    watched._patience = Patience(watched.ranks, watched._clock)
+@pytest.fixture
+def watched():
+    """What watches two ranks, before it starts them."""
+    watched = WatchedRanks(SimpleNamespace(single=None, settings={}))
+    yield watched
+    watched._meeting.end()
+    watched._meeting.private.cleanup()
+    watched._files.cleanup()
+
+
+def meet(watched, *heard):
+    """These ranks come, each of which says something."""
     for rank, message in heard:
         watched._meet(Hello(rank=rank, world=2, local=2, pid=1, restart=0), Line(message))
-    return watched
 
 
-def test_a_rank_that_ends_is_told_and_is_not_waited_for():
-    watched = watching((0, State(rank=0, ended=True)), (1, State(rank=1, ended=True)))
+def test_a_rank_that_ends_is_told_and_is_not_waited_for(watched):
+    meet(watched, (0, State(rank=0, ended=True)), (1, State(rank=1, ended=True)))
     for rank in (0, 1):
         watched._hear(watched.ranks[rank])
     assert [state.ended for state in watched.states] == [True, True]
     assert watched._patience.quiet_s() == 0.0
 
 
-def test_what_ranks_have_said_before_a_restart_is_not_mixed_with_what_comes_after(monkeypatch):
+def test_what_ranks_have_said_before_a_restart_is_not_mixed_with_what_comes_after(watched, monkeypatch):
     """A failure, and the first rank of the restart, come at the same time."""
-    watched = watching((1, State(rank=1, failure="KeyError")))
+    meet(watched, (1, State(rank=1, failure="KeyError")))
     line = watched.ranks[1].connection
     again = Hello(rank=1, world=2, local=2, pid=2, restart=1)
-    watched._meeting = SimpleNamespace(socket=object(), next=lambda: (again, Line(None)))
+    monkeypatch.setattr(watched._meeting, "next", lambda: (again, Line(None)))
     monkeypatch.setattr(started.connections, "wait", lambda lines, seconds: [watched._meeting.socket, line])
     watched._listen()
     assert (watched.answers, watched.ranks[1].hello.restart) == ({}, 1)
 
 
-def test_a_rank_that_was_not_heard_of_is_missing_on_whatever_node():
-    watched = watching((1, State(rank=0)))
+def test_a_rank_that_was_not_heard_of_is_missing_on_whatever_node(watched):
+    meet(watched, (1, State(rank=0)))
     watched._hear(watched.ranks[1])
     assert watched.missing == [1], "rank 0 of another node, by the line of this one"
     assert not watched.ranks[1].has_ended
+
+
+def test_the_budget_begins_when_all_ranks_train_and_again_after_a_restart(watched):
+    now = [0]
+    phases = []
+
+    def listen():
+        now[0] += 1
+
+    ranks_train = {
+        "all_train": lambda: now[0] not in (1, 2, 6, 7),
+        "quiet_s": lambda: 0,
+        "limit_s": lambda: 30,
+    }
+    watched._patience = SimpleNamespace(**ranks_train)
+    watched._clock = lambda: now[0]
+    watched._process = SimpleNamespace(poll=lambda: None)
+    watched._listen, watched._read_clock, watched._ask = listen, lambda: None, lambda: True
+    watched.on_progress = phases.append
+    meet(watched, (0, None))
+    assert watched.let_train(budget_s=5) is Ending.WATCHED
+    assert (now, phases) == ([8 + 5 + 1], ["watching"] * 2)
 
 
 @pytest.mark.parametrize(
     ("rank", "shown"),
     [(1, ["[rank1]: IndexError"]), (2, ["[rank0]: lost", "[rank1]: IndexError", "the end"])],
 )
-def test_of_a_rank_that_failed_its_own_words_are_shown_where_torch_marks_them(rank, shown):
+def test_of_a_rank_that_failed_its_own_words_are_shown_where_torch_marks_them(rank, shown, watched):
     """Else those of the ranks that lose it, which come later, are all that is left."""
-    watched = WatchedRanks.__new__(WatchedRanks)
     watched.written = lambda stream: ["[rank0]: lost", "[rank1]: IndexError", "the end"]
     assert watched.problem("it failed", "", rank=rank).output.splitlines() == shown
