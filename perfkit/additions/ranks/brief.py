@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from perfkit.additions.ranks.messages import LIMIT
-from perfkit.additions.scripts.batches import TRAINING
+from perfkit.additions.scripts.batches import KIND, TRAINING
 from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.training import Models, Updates, trained_by
-from perfkit.additions.shared.clock import clock
 from perfkit.additions.shared.tensors import samples_of
 from perfkit.worker.checks import compiled_graphs
 
@@ -31,6 +30,7 @@ class BriefSteps(Callback):
         self._on_timed = on_timed  # is called with each step that was only timed
         self._last: Any = None  # the optimizer whose step is the last one of a training step
         self._graphs = 0  # compiled before the steps that are only timed
+        self._until = 0  # the steps that end before some are noted in full again
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         """Decides about the next step after one that was noted in full."""
@@ -38,6 +38,7 @@ class BriefSteps(Callback):
         matching = (each for each in script.optimizers if trained_by(each) == script.steps.last)
         self._last = next(matching, None)
         self._graphs = compiled_graphs()
+        self._until = script.steps.count - script.steps.count % LIMIT.every + LIMIT.every
         is_at_rest = not script.is_between and script.fetching_since is None  # no batch waits for its pass
         is_usual = self.is_possible and self._last and not script.toggles and is_at_rest
         self.is_on = bool(is_usual and self._is_due())
@@ -69,75 +70,62 @@ class BriefSteps(Callback):
             self.note_all()
             steps.updated(trained_by(optimizer))
             return
-        step = steps.now
-        step.seconds = clock() - steps.since
-        if not is_loaded:
-            steps.inputs.complete([step])
-        steps.count += 1
-        self._on_timed([step])
-        steps.now = ScriptStep()
-        steps.since = clock()
-        self.is_on = self._is_due()
+        steps.end(self._on_timed)
+        self.is_on = steps.count < self._until
 
 
-class RankCallback(Callback):
-    """A callback of a rank; it knows whether the step under way is only timed."""
+class RankLoaders(Loaders):
+    """The loaders of a rank."""
 
     def __init__(self, script: Script, brief: BriefSteps) -> None:
+        super().__init__(script)
         self._brief = brief
-        super().__init__(script)  # type: ignore[call-arg]
-
-
-class RankLoaders(RankCallback, Loaders):
-    """The loaders of a rank."""
 
     def _fetch(self, plain: Any, iterator: Any) -> Any:
         is_trainer = threading.get_ident() == self._script.steps.trainer
         if not self._brief.is_on or self._is_fetching or not is_trainer:
             return super()._fetch(plain, iterator)
         epoch = iterator._perfkit
-        trains = self._ledger.kind(epoch.loader) == TRAINING and torch.is_grad_enabled()
+        trains = epoch.loader.__dict__.get(KIND) == TRAINING and torch.is_grad_enabled()
         if not epoch.has_begun or not trains:
             self._brief.note_all()
             return super()._fetch(plain, iterator)
-        self._is_fetching = True
-        try:
-            batch = self._script.do("waiting", plain, iterator)
-        finally:
-            self._is_fetching = False
-        indices = epoch.indices.popleft() if epoch.indices else None
+        batch, indices = self._take("waiting", plain, iterator)
         self._script.steps.now.samples += samples_of(batch, indices)
         return batch
 
 
-class RankModels(RankCallback, Models):
+class RankModels(Models):
     """The models of a rank; after a call that evaluates, the rest of the step is noted in full."""
+
+    def __init__(self, script: Script, brief: BriefSteps) -> None:
+        super().__init__(script)
+        self._brief = brief
 
     def _called(self, model: Any, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         script = self._script
-        if self._brief.is_on and self._trains(model) and not script.steps.in_backward:
+        is_usual = model.training and torch.is_grad_enabled()
+        if self._brief.is_on and is_usual and not script.steps.in_backward:
             output = script.do("forward", call, *args, **kwargs)
             self._feed(args or kwargs)
             return output
         return super()._called(model, call, *args, **kwargs)
 
 
-class RankUpdates(RankCallback, Updates):
+class RankUpdates(Updates):
     """The backward passes and optimizers of a rank."""
 
+    def __init__(self, script: Script, brief: BriefSteps) -> None:
+        super().__init__(script)
+        self._brief = brief
+
     def _backward(self, plain: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:
-        script, steps = self._script, self._script.steps
+        steps = self._script.steps
         if not self._brief.is_on or steps.in_backward:
             super()._backward(plain, tensors, *args, **kwargs)
-            return
-        steps.inputs.take(steps.now)
-        self._unscaled = None
-        steps.in_backward = True
-        try:
-            script.do("backward", plain, tensors, *args, **kwargs)
-        finally:
-            steps.in_backward = False
-        script.backwards += 1
+        else:
+            steps.inputs.take(steps.now)
+            self._pass(plain, tensors, *args, **kwargs)
 
     def _step(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script

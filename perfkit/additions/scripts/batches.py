@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-_KIND = "_perfkit_kind"  # an attribute of the loader: `id` is slow where audit hooks are set
+KIND = "_perfkit_kind"  # an attribute of a loader, if known: `id` is slow where audit hooks are set
 TRAINING, EVALUATION = "training", "evaluation"
 
 
@@ -21,14 +21,9 @@ class BatchLedger:
         self._batches: list[Fetched] = []  # since the last backward pass
         self._before_evaluation = 0  # how many of them came before the last call of an evaluation
 
-    def kind(self, loader: Any) -> str | None:
-        """Whether its batches are for `TRAINING` or for `EVALUATION`, if that is known."""
-        kind: str | None = loader.__dict__.get(_KIND)
-        return kind
-
     def is_evaluating(self, loader: Any) -> bool:
         """Whether its next batch is probably for an evaluation."""
-        kind = self.kind(loader)
+        kind = loader.__dict__.get(KIND)
         return bool(kind == EVALUATION or (kind is None and self._before_evaluation > 0))
 
     def fetch(self, loader: Any, samples: int, is_first: bool) -> None:
@@ -48,7 +43,7 @@ class BatchLedger:
         self._batches = []
         self._before_evaluation = 0
         if len(batches) == 1:  # as in most steps
-            batches[0].loader.__dict__[_KIND] = TRAINING
+            batches[0].loader.__dict__[KIND] = TRAINING
             return batches, []
         of_last = [batch for batch in batches if batch.loader is batches[-1].loader]
         if len(batches) == len({id(batch.loader) for batch in batches}) == before:
@@ -58,11 +53,11 @@ class BatchLedger:
         evaluation = list[Fetched]()
         for number, batch in enumerate(batches):
             is_of_last = is_last_trained_on and batch.loader is batches[-1].loader
-            is_known = batch.loader.__dict__.get(_KIND) == TRAINING
+            is_known = batch.loader.__dict__.get(KIND) == TRAINING
             if number >= before or is_of_last or is_known:
-                batch.loader.__dict__[_KIND] = TRAINING
+                batch.loader.__dict__[KIND] = TRAINING
                 training.append(batch)
             else:
-                batch.loader.__dict__[_KIND] = EVALUATION
+                batch.loader.__dict__[KIND] = EVALUATION
                 evaluation.append(batch)
         return training, evaluation

@@ -241,7 +241,7 @@ class Loaders(Callback):
 
     def _iterate(self, plain: Any, loader: Any) -> Any:
         """Makes an iterator, which may start workers, or restarts one."""
-        part = "evaluation" if self._ledger.kind(_detached(loader)) == batches.EVALUATION else "start"
+        part = "evaluation" if _detached(loader).__dict__.get(batches.KIND) == batches.EVALUATION else "start"
         self._script.fetching_since = self._script.fetching_since or clock()
         _fork_unless_chosen(loader)
         return self._script.do(part, plain, loader)
@@ -284,13 +284,9 @@ class Loaders(Callback):
         script.fetching_since = script.fetching_since or clock()
         is_evaluating = self._ledger.is_evaluating(epoch.loader)
         is_first = not epoch.has_begun
-        epoch.has_begun = self._is_fetching = True
+        epoch.has_begun = True
         part = "evaluation" if is_evaluating else "start" if is_first else "waiting"
-        try:
-            batch = script.do(part, plain, iterator)
-        finally:
-            self._is_fetching = False
-        indices: Any = epoch.indices.popleft() if epoch.indices else None
+        batch, indices = self._take(part, plain, iterator)
         self._ledger.fetch(epoch.loader, samples_of(batch, indices), is_first)
         if is_first:
             script.tell(Callback.on_epoch, epoch.loader, indices)
@@ -303,6 +299,16 @@ class Loaders(Callback):
         if script.steps.are_first:
             self._batch_ids = {id(tensor) for tensor in tensors(batch)}
         return batch
+
+    def _take(self, part: str, plain: Any, iterator: Any) -> tuple[Any, Any]:
+        """The next batch, fetched in this part of a step, and the indices of its samples if known."""
+        self._is_fetching = True
+        try:
+            batch = self._script.do(part, plain, iterator)
+        finally:
+            self._is_fetching = False
+        indices = iterator._perfkit.indices
+        return batch, indices.popleft() if indices else None
 
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Notes where batches are copied; if it is switched on, sets `non_blocking` for pinned tensors."""

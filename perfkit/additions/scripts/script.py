@@ -66,7 +66,7 @@ class InputSamples:
         self.given = 0  # samples of the largest input of a model, for the next backward pass
         self.are_loaded = True  # whether each step has had a batch: else one that is loaded serves several
         self._usual = usual  # samples of a step if nothing shows them
-        self._shares = dict[object, int]()  # samples of the step under way, by their optimizer
+        self.shares = dict[object, int]()  # samples of the step under way, by their optimizer
 
     def take(self, step: ScriptStep) -> None:
         """A backward pass begins, for the inputs that models were given."""
@@ -75,17 +75,17 @@ class InputSamples:
 
     def share(self, step: ScriptStep, optimizer: object) -> None:
         """Gives an optimizer the samples that no other one has taken."""
-        of_others = sum(self._shares.values()) - self._shares.get(optimizer, 0)
-        self._shares[optimizer] = step.forward_samples - of_others
+        of_others = sum(self.shares.values()) - self.shares.get(optimizer, 0)
+        self.shares[optimizer] = step.forward_samples - of_others
 
     def complete(self, steps: list[ScriptStep]) -> None:
         """Gives the steps that end now their samples, if none were loaded."""
-        samples = max(self._shares.values()) // len(steps)  # optimizers share a batch
+        samples = max(self.shares.values()) // len(steps)  # optimizers share a batch
         for step in steps:
             self.are_loaded = self.are_loaded and step.samples > 0
             if not self.are_loaded:
                 step.samples = samples or step.samples or self._usual
-        self._shares.clear()
+        self.shares.clear()
 
 
 class Phase(enum.Enum):
@@ -126,7 +126,7 @@ class StepDetector:
     def begin(self) -> None:
         """Something begins that is part of a step; the step before it may still have to end."""
         if self._phase is Phase.OVER and not self.in_backward and not is_capturing():
-            self._end_step()
+            self.end(self._listener)
         if not self.began_at:
             self.began_at = time.time()
             self.since = clock()
@@ -147,17 +147,19 @@ class StepDetector:
                 self._first.seconds = clock() - self.since
         self.inputs.share(self.now, optimizer)
         if self._phase is Phase.OVER and not self.in_backward:
-            self._end_step()
+            self.end(self._listener)
 
-    def _end_step(self) -> None:
+    def end(self, listener: Callable[[list[ScriptStep]], None]) -> None:
+        """Ends the step under way, or the first two, and tells a listener."""
         self.now.seconds = clock() - self.since
         steps = [self.now]
         if self._first:
             steps = [self._first, self.now.without(self._first)]
-        self.inputs.complete(steps)
+        if self.inputs.shares:  # a rank counts none where each step has had a batch
+            self.inputs.complete(steps)
         self.count += len(steps)
         self._phase = Phase.INSIDE
-        self._listener(steps)
+        listener(steps)
         self.now = ScriptStep()
         self._first = None
         self.since = clock()

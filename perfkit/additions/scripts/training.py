@@ -212,14 +212,19 @@ class Updates(Callback):
         if steps.count < MOST_LOOKS:
             script.calls.note("backward")
         root = tensors if self._unscaled is None else self._unscaled
-        self._unscaled = None
         if len(script.losses) < LIMIT.losses and isinstance(root, torch.Tensor) and not is_capturing():
             script.losses.append(root.detach().float().mean())
+        self._pass(plain, tensors, *args, **kwargs)
+        self._has_graph = makes_graph  # an earlier graph of gradients may have been used by this pass
+
+    def _pass(self, plain: Callable[..., None], tensors: Any, *args: Any, **kwargs: Any) -> None:
+        """A backward pass that is not within another one."""
+        script, steps = self._script, self._script.steps
+        self._unscaled = None
         steps.in_backward = True
         try:
             script.do("backward", plain, tensors, *args, **kwargs)
             script.backwards += 1
-            self._has_graph = makes_graph  # an earlier graph of gradients may have been used by this pass
             if not script.calls.sites["optimizer"]:  # the script changes its weights itself
                 steps.updated(self)
         finally:

@@ -42,7 +42,7 @@ class Watched:
         monkeypatch.setattr(
             brief.BriefSteps, "is_on", property(lambda _: self.is_on, self._set), raising=False
         )
-        for module in (brief, ddp, recorders, loaders, run_account, scripts):
+        for module in (ddp, recorders, loaders, run_account, scripts):
             monkeypatch.setattr(module, "clock", lambda: self.now)
         monkeypatch.setattr(ddp.DdpExchange, "_read", read)
         monkeypatch.setattr(LIMIT, "first", first)
@@ -321,6 +321,22 @@ def fetches_in_a_thread(watched):
         optimizer.step()
 
 
+def goes_on_in_another_thread(watched):
+    model = watched.model()
+    optimizer = watched.optimizer(model.weight)
+    source = iter(watched.rows())
+
+    def train():
+        for _ in range(8):
+            model(next(source)).sum().backward()
+            optimizer.step()
+
+    train()
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+
+
 def scales_gradients(watched):
     model = watched.model()
     optimizer = watched.optimizer(model.weight)
@@ -417,6 +433,7 @@ TRAININGS = {
     has_a_teacher: range(FIRST + 1, 17),
     fetches_ahead: [],
     fetches_in_a_thread: range(FIRST + 1, 17),
+    goes_on_in_another_thread: range(FIRST + 1, 17),
     scales_gradients: range(FIRST + 1, 13),
     exchanges_in_its_optimizer: range(FIRST + 1, 13),
     computes_in_a_closure: range(FIRST + 1, 13),

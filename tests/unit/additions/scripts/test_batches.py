@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfkit.additions.scripts.batches import EVALUATION, BatchLedger
+from perfkit.additions.scripts.batches import EVALUATION, KIND, BatchLedger
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_a_loader_of_which_nothing_is_known_evaluates_as_the_one_before_it(ledge
     assert ledger.is_evaluating(loaders["U"]) and not ledger.is_evaluating(loaders["T"])
     told(ledger, loaders, "H/T!")
     assert not ledger.is_evaluating(loaders["U"]), "a step has begun"
-    assert ledger.kind(loaders["H"]) == EVALUATION and ledger.is_evaluating(loaders["H"])
-    assert ledger.kind(loaders["U"]) is None
+    assert loaders["H"].__dict__.get(KIND) == EVALUATION and ledger.is_evaluating(loaders["H"])
+    assert KIND not in loaders["U"].__dict__
 
 
 def test_a_batch_keeps_its_samples_and_whether_an_epoch_began_with_it(ledger, loaders):
