@@ -13,7 +13,7 @@ import torch
 from torch.optim import optimizer
 from torch.utils.data import dataloader
 
-from perfkit.additions.shared.tensors import size
+from perfkit.additions.shared.tensors import samples_of
 from perfkit.results import stats
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
@@ -78,7 +78,8 @@ class _Observer:
             self._now.evaluated = True
             return plain(iterator)
         batch = plain(iterator)
-        self._batches.fetched.append((id(iterator._dataset), time.perf_counter() - start, size(batch)))
+        waited = time.perf_counter() - start
+        self._batches.fetched.append((id(iterator._dataset), waited, samples_of(batch, None)))
         return batch
 
     def stepped(self, which: Any, *_: Any) -> None:

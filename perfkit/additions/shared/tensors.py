@@ -62,11 +62,6 @@ def first_tensor(value: Any) -> torch.Tensor | None:
     return next((tensor for tensor in tensors(value) if tensor.dim()), None)
 
 
-def size(value: Any, batch: int = 0) -> int:
-    """The samples in the first tensor."""
-    return samples(first_tensor(value), batch)
-
-
 def samples(tensor: torch.Tensor | None, batch: int = 0) -> int:
     """The samples in a tensor: its first dimension, or `batch` if its second has that size."""
     if tensor is None:
@@ -77,7 +72,7 @@ def samples(tensor: torch.Tensor | None, batch: int = 0) -> int:
 def samples_of(batch: Any, indices: Any) -> int:
     """The samples in a batch: one for each index, or its size without any, as of an iterable data set."""
     count = len(indices) if isinstance(indices, list | tuple) else 0
-    return count if count and indices[0] is not None else size(batch, count)
+    return count if count and indices[0] is not None else samples(first_tensor(batch), count)
 
 
 def checksum(values: Iterable[torch.Tensor], most: int) -> int:

@@ -11,7 +11,7 @@ from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.messages import OF_STEP, OWN
 from perfkit.additions.scripts.script import Script, ScriptStep, StepDetector
 from perfkit.additions.scripts.training import Updates
-from perfkit.additions.shared.tensors import size, tensors
+from perfkit.additions.shared.tensors import samples_of, tensors
 from perfkit.recipe import switches
 from tests.support.settings import settings
 
@@ -135,8 +135,8 @@ def test_samples_in_any_container():
             self.name, self.mask, self.ids = "x", torch.ones(4), torch.zeros(4, 7, dtype=torch.long)
 
     images = torch.zeros(5, 3, 8, 8)
-    assert size([torch.tensor(1.0), {"x": [images, torch.zeros(5)]}]) == 5
-    assert size(Batch()) == 4 and size(["text"]) == 0
+    assert samples_of([torch.tensor(1.0), {"x": [images, torch.zeros(5)]}], None) == 5
+    assert samples_of(Batch(), None) == 4 and samples_of(["text"], None) == 0
     assert len(list(tensors({"a": [images, {"b": images}], "c": "text", "d": Batch()}))) == 4
 
 
