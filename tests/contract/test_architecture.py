@@ -19,16 +19,21 @@ PATHS = [path.relative_to(ROOT) for path in (ROOT / "perfkit").rglob("*.py")]
 FILES = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): ROOT / path for path in PATHS}
 
 
-def imports(module):
-    """The modules of perfkit that a file imports, also inside functions and for types only."""
+def imported(text, modules):
+    """Which of these modules a file imports, also inside functions and for types only."""
     names = set()
-    for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= {name if name in FILES else node.module for name in inner}
-    return {name for name in names if name in FILES} - {module}
+            names |= {name if name in modules else node.module for name in inner}
+    return {name for name in names if name in modules}
+
+
+def imports(module):
+    """The modules of perfkit that a file imports."""
+    return imported(FILES[module].read_text(encoding="utf-8"), FILES) - {module}
 
 
 def test_no_file_imports_itself_through_others():
@@ -104,6 +109,24 @@ def test_the_seam_s_docstring_has_every_table_of_an_addition_and_no_other():
     assert tables == set(re.findall(r"^    (\w+) = \{", registry.__doc__, re.MULTILINE))
     for name in tables:
         assert f"`{name}`" in (ROOT / "docs/ARCHITECTURE.md").read_text("utf-8"), name
+
+
+def test_no_unit_test_of_the_core_imports_an_addition():
+    """Not even by way of other tests: they stay when the folder of an addition is deleted."""
+    tests = {}
+    for file in (ROOT / "tests").rglob("*.py"):
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        tests[name] = file.read_text(encoding="utf-8")
+    waiting = [name for name in tests if re.match(r"tests\.unit\.(?!additions\.)", name)]
+    assert len(waiting) > 40
+    seen = set(waiting)
+    while waiting:
+        name = waiting.pop()
+        assert "perfkit.additions" not in tests[name], name
+        further = imported(tests[name], tests) - seen
+        seen |= further
+        waiting += further
+    assert "tests.support.toy" in seen
 
 
 @pytest.mark.integration

@@ -200,7 +200,7 @@ def test_stop_keeps_what_was_finished_and_a_cell_run_again_stops_the_panel_befor
         panel._set_answer(dataclasses.replace(panel.answer, runs=[]))
         press(panel, "pk-run")
         wait_until(lambda: len(panel.runs) == 1)
-        others = pk.StagePanel("data_loading", settings={"batch_size": 8}), pk.Workbench()
+        others = pk.StagePanel("data_loading", settings={"batch_size": 8}), pk.LadderPanel()
         assert panel.job.state == "running", others
         newer = stop()
         wait_until(lambda: not panel.is_busy)
@@ -209,16 +209,13 @@ def test_stop_keeps_what_was_finished_and_a_cell_run_again_stops_the_panel_befor
 
 
 @pytest.mark.integration
-def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
+def test_twenty_draws_leave_as_many_widgets_as_one(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
-    bench = pk.Workbench()
 
     def draw():
         panel.run()
         panel.set(workers=1)
-        bench.run()
-        bench.set(amp="bf16")
 
     draw()
     before = len(ipywidgets.widgets.widget._instances)

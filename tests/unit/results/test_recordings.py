@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from perfkit import machine
-from perfkit.additions.recorded.source import RecordedSource
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import recordings
 from tests.unit.results.test_run import run
@@ -87,8 +86,8 @@ def test_a_file_of_make_gpu_is_a_recording_and_nothing_of_it_is_written(tmp_path
     before = sorted(tmp_path.rglob("*"))
     (found,) = recordings.find(str(path))
     assert (found.id, found.origin.command) == ("r0", recordings.provenance().command)
-    assert recordings.find("gpu-t4") == [found], "in the data's folder it has a name, and a place in the menu"
-    assert "recorded:gpu-t4" in RecordedSource.menu()
+    assert recordings.find("gpu-t4") == [found], "in the data's folder it has a name"
+    assert "gpu-t4" in recordings.available()
     assert sorted(tmp_path.rglob("*")) == before
     assert recordings.find(str(packed(tmp_path / "small.zip", name="smoke.json")))[0].id == "r0"
 

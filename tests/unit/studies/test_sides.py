@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfkit.additions.parity.study import parity
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, StoreError, TrainingEnded
+from perfkit.errors import Cancelled, PerfkitError, RunFailed, StoreError, TrainingEnded
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import environment_of
 from perfkit.recipe import Recipe
@@ -298,15 +297,6 @@ def test_nothing_is_compared_with_a_baseline_that_failed_nor_is_it_this_machine_
     roles = [[pairing.role for pairing in run.pairings] for run in runs]
     assert roles == [[], [], [], []]
     assert RunStore().spread("cpu") == stats.UNKNOWN
-
-
-def test_parity_of_a_switch_that_cannot_act_says_so_and_trains_nothing(machine, where):
-    with pytest.raises(InvalidValue, match=r"Pinned cannot be checked here: Pin memory: needs a CUDA device"):
-        parity(where, "Pinned", Recipe(pin_memory=True))
-    with pytest.raises(InvalidValue, match="the workload does not offer scaled_decode"):
-        parity(where, "Scaled", Recipe(scaled_decode=True))
-    assert machine.trainings == []
-    assert machine.alive() == []
 
 
 def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(machine, where):
@@ -611,15 +601,6 @@ def test_a_person_who_stops_it_keeps_the_rounds_until_then(machine, where):
         runs = session.measure([stage(8), stage(16)], replace(where.rule, rounds=50))
     assert isinstance(session.stopped, Cancelled)
     assert [len(run.raw.block_samples_per_s) for run in runs] == [6, 6]
-    assert machine.alive() == []
-
-
-def test_a_switch_that_is_not_in_effect_is_no_parity(machine, where):
-    for is_on in (True, False):
-        machine.mechanisms = [Mechanism("amp", is_on, "logits are of some type")]
-        result = parity(where, "AMP", Recipe(batch_size=16, amp="bf16"))
-        assert (result.ok, result.other_batch, result.exactness) == (is_on, True, "tolerance")
-        assert ("amp: logits are of some type" in result.describe()) is not is_on
     assert machine.alive() == []
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from perfkit import export, rules, workloads
-from perfkit.additions.parity import check as parity
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
@@ -114,16 +113,6 @@ def test_uint8_gives_the_same_images():
     assert raw[3][0].dtype == torch.uint8
     prepared = workload.prepare(raw[3][0][None], Recipe(uint8_copy=True))[0]
     torch.testing.assert_close(prepared, plain[3][0])
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("size", [preset["image_size"] for preset in Photos.presets.values()])
-def test_parity_tells_scaled_photos_from_shifted_ones(size):
-    sides = [Photos(size, count=8).dataset(Recipe(scaled_decode=on)) for on in (False, True)]
-    plain, scaled = (torch.stack([side[number][0] for number in range(8)]) for side in sides)
-    errors = scaled - plain, plain[..., 1:] - plain[..., :-1]
-    differences = [float(error.square().mean().sqrt() / plain.std()) for error in errors]
-    assert differences[0] < parity.DATA_TOLERANCE < differences[1]
 
 
 @pytest.mark.usefixtures("folder")

@@ -19,6 +19,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Drawing
 from torch.utils.data import DataLoader, Dataset
 
+from docs.colours import FIXED
 from perfkit import machine
 from perfkit.additions import pages
 from perfkit.additions.lanes import figures, panel, sides, stamps, step
@@ -330,6 +331,7 @@ def test_one_palette_is_used_by_lanes_bars_timelines_and_the_pipeline():
     assert found == of_one_rank
     assert LOOKS["communication"].colour == KINDS["exchange"].colour
     assert len({(look.colour, look.hatch) for look in KINDS.values()}) == len(KINDS)
+    assert {look.colour for look in KINDS.values()} <= {*FIXED}, "a stored picture keeps them"
     assert (
         LOOKS["kernel"].colour == KINDS["compute"].colour and LOOKS["memcpy"].colour == KINDS["copy"].colour
     )

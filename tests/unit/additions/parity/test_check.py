@@ -10,6 +10,7 @@ from torch import nn
 
 from perfkit.additions.parity import check as parity
 from perfkit.recipe import Recipe
+from perfkit.workloads.photos import Photos
 from tests.support.toy import Toy
 
 CPU = torch.device("cpu")
@@ -124,6 +125,16 @@ def test_sound_recipes_pass(changes):
 )
 def test_a_planted_fault_is_caught(fault, caught):
     assert caught in failed(Net(fault), CANDIDATE.replace(uint8_copy=fault == "normalisation left out"))
+
+
+@pytest.mark.usefixtures("data_dir")
+@pytest.mark.parametrize("size", [preset["image_size"] for preset in Photos.presets.values()])
+def test_scaled_photos_are_told_from_shifted_ones(size):
+    sides = [Photos(size, count=8).dataset(Recipe(scaled_decode=on)) for on in (False, True)]
+    plain, scaled = (torch.stack([side[number][0] for number in range(8)]) for side in sides)
+    errors = scaled - plain, plain[..., 1:] - plain[..., :-1]
+    differences = [float(error.square().mean().sqrt() / plain.std()) for error in errors]
+    assert differences[0] < parity.DATA_TOLERANCE < differences[1]
 
 
 def test_the_inputs_of_one_side_are_kept_at_a_time():

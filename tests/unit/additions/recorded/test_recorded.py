@@ -1,11 +1,14 @@
 """A recording in the place of a measurement: its own stages, switches and workload, and nothing else."""
 
 import json
+import shutil
 
 import pytest
 from msgspec.structs import replace
 
+from perfkit import machine
 from perfkit.additions.parity.study import parity
+from perfkit.additions.recorded.source import RecordedSource
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import ALL_KEPT, SO_FAR
 from perfkit.recipe import Recipe
@@ -101,6 +104,14 @@ def test_a_recording_keeps_its_seed_and_so_does_the_script_of_its_stages(tmp_pat
     file.write_text(json.dumps(data), encoding="utf-8")
     script = perfkit("export", "--device", f"recorded:{file}", "--stage", "amp").stdout
     assert "torch.manual_seed(7)" in script
+
+
+@pytest.mark.usefixtures("data_dir")
+def test_a_recording_of_the_user_has_a_place_in_the_menu():
+    own = machine.data_folder() / "recordings"
+    own.mkdir(parents=True)
+    shutil.copy(recordings.available()[NAME], own / "mine.json")
+    assert RecordedSource.menu()["recorded:mine"] == "recorded: mine"
 
 
 def test_nothing_is_measured_on_a_recording():

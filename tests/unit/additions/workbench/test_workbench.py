@@ -1,5 +1,6 @@
 """The workbench: a recipe beside the baseline, the history, what becomes of ticked runs."""
 
+import ipywidgets as widgets
 import pytest
 from msgspec.structs import replace
 
@@ -188,6 +189,22 @@ def test_profile_looks_where_run_measures(monkeypatch):
     monkeypatch.setattr(lookup, "load", lambda place: profile)
     bench.profile()
     assert {name: asked[0][name] for name in where} == where
+
+
+@pytest.mark.integration
+def test_twenty_draws_leave_as_many_widgets_as_one(monkeypatch):
+    FakeStudy(monkeypatch)
+    bench = pk.Workbench()
+
+    def draw():
+        bench.run()
+        bench.set(amp="bf16")
+
+    draw()
+    before = len(widgets.widgets.widget._instances)
+    for _ in range(20):
+        draw()
+    assert len(widgets.widgets.widget._instances) == before
 
 
 def test_a_recording_has_no_steps_to_profile():
