@@ -27,8 +27,8 @@ def plan_key(plan: Plan) -> str:
     cards = {name: card.changes(sizes) for name, card in OPTIMIZATIONS.items()}
     parts = [asdict(part) for part in (subject, plan.ladder, plan.rule)]
     program = [(PACKAGE / name).read_text(encoding="utf-8") for name in ("train.py", "program.py")]
-    question = [*parts, plan.recorded, cards, program]
-    return hashlib.sha256(json.dumps(question, sort_keys=True, default=repr).encode()).hexdigest()
+    content = [*parts, plan.recorded, cards, program]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def decided(store: RunStore, plan: Plan) -> dict[str, StageDecision]:
