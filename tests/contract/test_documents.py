@@ -1,6 +1,7 @@
 """What the documents and the notebooks name exists: commands and options, files, links, make targets."""
 
 import json
+import pkgutil
 import re
 from pathlib import Path
 
@@ -45,6 +46,33 @@ def test_what_a_page_names_exists(page):
     assert [link for link in links if not (folder / link).exists()] == []
 
 
+HOUSE = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "ARCHITECTURE.md"]
+BASES = ("", "perfkit", "perfkit/additions/scripts", "perfkit/additions/shared", "data", "data/puzzles")
+"""Where the paths in these two documents begin."""
+
+
+@pytest.mark.parametrize("page", HOUSE, ids=lambda page: page.name)
+def test_each_path_and_each_name_of_the_code_exists(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    places = re.findall(r"`([\w.][\w./]*(?:/|\.(?:py|toml|md|html|txt|json)))`", text)
+    assert len(places) > 20
+    assert [place for place in places if not any((ROOT / base / place).exists() for base in BASES)] == []
+    for name, place in re.findall(r"`(\w+)` (?:in|of) `([\w/.]+\.py)`", text):
+        (file,) = (ROOT / base / place for base in BASES if (ROOT / base / place).exists())
+        defined = rf"^ *(?:class|def) {name}\b|^{name}\b.* = "
+        assert re.search(defined, file.read_text(encoding="utf-8"), re.MULTILINE), f"{name} in {place}"
+    for name in re.findall(r"`(perfkit(?:\.\w+)+)`", text):
+        assert pkgutil.resolve_name(name)
+    code = "".join(
+        file.read_text(encoding="utf-8")
+        for folder in ("perfkit", "tests")
+        for file in (ROOT / folder).rglob("*.py")
+        if file != Path(__file__)
+    )
+    names = re.findall(r"`([A-Za-z_]\w*)(?:=\w+)?`", text)
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+
+
 @pytest.mark.parametrize("kind", [Run, Raw, Pairing])
 def test_each_field_of_a_recording_is_described(kind):
     text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
@@ -58,8 +86,8 @@ def test_the_readme_names_every_command_and_the_architecture_every_folder():
     assert set(COMMANDS) <= {words[0] for words in commands(readme)}
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     folders = [init.parent.name for init in (ROOT / "perfkit").glob("*/__init__.py")]
-    places = re.findall(rf"`((?:{'|'.join(folders)})/[\w./]*)`", text)
-    assert [place for place in places if not (ROOT / "perfkit" / place).exists()] == []
+    shared = [file.name for file in (ROOT / "perfkit/additions/shared").glob("[!_]*.py")]
+    assert [name for name in shared if f"`{name}`" not in text] == []
     assert {folder for folder in folders if f"`{folder}/" in text} == set(folders)
 
 
