@@ -1,7 +1,7 @@
 """A ladder of stages, or some recipes: measured here, on a simulated GPU, or shown from a recording."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
@@ -11,9 +11,9 @@ import ipywidgets as widgets
 from perfkit import lookup, registry
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, one_of
 from perfkit.machine import devices
-from perfkit.notebook.panel import Panel
+from perfkit.notebook.panel import Panel, Widgets
 from perfkit.notebook.pieces import heading, row
-from perfkit.notebook.shown import Recipes, Shown
+from perfkit.notebook.shown import Recipes
 from perfkit.recipe import Recipe, Value
 from perfkit.results import Parity, Run
 from perfkit.show import figures, sentences, tables
@@ -33,43 +33,34 @@ def use(device: str | None = None) -> None:
     It is named as for `perfkit.plan`; None is this machine's best. Raises a PerfkitError if it is not there.
     """
     planning.plan(device=device)
-    LadderPanel.kernel_device = device
+    PlanPanel.kernel_device = device
 
 
-class LadderPanel(Panel):
-    """A ladder of stages on a workload, and a menu of the places where it can run, for this panel only.
+class PlanPanel(Panel):
+    """Measures what `plan_for` gives for a place of the menu, and for switches that are set from outside.
 
-    Args:
-        stages: optimizations in their order; the whole default ladder if None.
-        workload: a built-in one, or `package.module:name`; the preset's own if None.
-        where: `preset`, `settings`, `device`, `options`, `host` and `seed`, as for `perfkit.plan`.
-
-    Raises:
-        PerfkitError: a name or value that is not allowed, or the panel cannot run there.
+    It takes what `perfkit.plan` takes as `where`, and raises a PerfkitError where there can be no plan.
     """
 
-    heading = "What does each stage add to the ones below it?"
     kernel_device: str | None = None  # what `use` was given last
-    titles: Recipes | None = None  # recipes to measure in the place of stages
 
     def __init__(
-        self, stages: Sequence[str] | None = None, workload: str | None = None, **where: Unpack[Where]
+        self, question: str, plan_for: Callable[..., Plan], where: Where, above: Widgets = (), **more: Widgets
     ) -> None:
-        device = where.get("device") or self.kernel_device
-        self._plan_for = partial(planning.plan, workload, stages=stages, **where)
+        self._plan_for = partial(plan_for, **where)
         self._settings = dict(where.get("settings") or {})
-        key = (stages, workload, where, self.titles)
-        self.plan = self._planned(device, self._settings)
-        self.device = device or self.plan.subject.device  # what the plan is for, such as `recorded:NAME`
+        device = where.get("device") or self.kernel_device
+        plan = self._plan_for(device=device, settings=self._settings)
+        self.device = device or plan.subject.device  # what the plan is for, such as `recorded:NAME`
         places = {name: name for name in (self.device, self.kernel_device) if name} | _places()
         options = [(words, name) for name, words in places.items()]
         self._menu = widgets.Dropdown(
             description="Where", options=options, value=self.device, _dom_classes=["pk-where"]
         )
         self._menu.observe(self._chosen, "value")
-        self.above = [row([heading(self.heading), self._menu], "pk-head"), *self.above]
-        super().__init__(key)
-        self._plan_changed()
+        head = row([heading(question), self._menu], "pk-head")
+        key = (plan.subject, plan.ladder.stages, plan.ladder.recipes, where)
+        super().__init__(plan, key, [head, *above], **more)
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on."""
@@ -92,37 +83,35 @@ class LadderPanel(Panel):
 
     def _move(self, device: str, settings: dict[str, Any]) -> None:
         self.require_rest()
-        plan = self._planned(device, settings)
-        is_same = device == self.device and _recipes(plan) == _recipes(self.plan)
+        plan = self._plan_for(device=device, settings=settings)
+        is_same = device == self.device and not self._differs(plan)
         self.device = device
         self._settings = settings
         if not is_same:
             self.plan = plan
             self._plan_changed()
 
-    def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
-        """The plan on a device. Raises a PerfkitError where there can be none."""
-        return self._completed(self._plan_for(device=device, settings=settings))
-
-    def _completed(self, plan: Plan) -> Plan:
-        """A plan with what this kind of panel asks for in addition."""
-        return plan
+    def _differs(self, plan: Plan) -> bool:
+        """Whether a plan measures other recipes than the panel's own, without the changes of the controls."""
+        ours, others = (staging.all_stages(each.trying(changes={}).source()) for each in (self.plan, plan))
+        return [stage.recipe for stage in ours] != [stage.recipe for stage in others]
 
     def _plan_changed(self) -> None:
-        self._show_earlier()
+        """Adapts the panel to its new plan, and shows what is known of it."""
+        self._recall()
+        self.show()
 
-    def _show_earlier(self) -> None:
-        """Shows what was measured earlier for the plan, if anything was."""
+    def _recall(self) -> None:
+        """Takes as the answer what was measured earlier for the plan, if anything was."""
         self._clear(self.plan)
         self._set_answer(remembered(self.plan, self.store))
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.status.say(f"measured earlier, at {when} UTC; Run measures again")
             self.status.show_problem(_failure(self.runs))
-        self.show()
 
     def _clear(self, plan: Plan) -> None:
-        """Shows nothing; problems of an earlier result do not apply to the next one."""
+        """Takes away the answer; problems of an earlier result do not apply to the next one."""
         self.store.problems.clear()
         self.store.lost.clear()
         self._set_answer(PlanAnswer(plan))
@@ -222,11 +211,6 @@ def _failure(runs: Sequence[Run]) -> RunFailed | None:
     return RunFailed("; ".join(words)) if words else None
 
 
-def _recipes(plan: Plan) -> list[Recipe]:
-    """The recipes that a plan measures, without the changes of the controls."""
-    return [stage.recipe for stage in staging.all_stages(plan.trying(changes={}).source())]
-
-
 def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = None) -> Parity | None:
     """Whether a recipe trains as the plain program does; None where no addition can tell."""
     return registry.first_answer("PROOFS", plan, title, recipe, progress=progress)  # type: ignore[no-any-return]
@@ -239,21 +223,36 @@ def _places() -> dict[str, str]:
     return menu
 
 
-class RecipePanel(LadderPanel):
-    """Recipes by their titles, each compared with the first; it takes what a `LadderPanel` takes."""
+class LadderPanel(PlanPanel):
+    """A ladder of stages on a workload, and a menu of the places where it can run, for this panel only.
 
-    heading = "Which of these recipes is fastest?"
+    Args:
+        stages: optimizations in their order; the whole default ladder if None.
+        workload: a built-in one, or `package.module:name`; the preset's own if None.
+        where: `preset`, `settings`, `device`, `options`, `host` and `seed`, as for `perfkit.plan`.
+
+    Raises:
+        PerfkitError: a name or value that is not allowed, or the panel cannot run there.
+    """
+
+    def __init__(
+        self, stages: Sequence[str] | None = None, workload: str | None = None, **where: Unpack[Where]
+    ) -> None:
+        question = "What does each stage add to the ones below it?"
+        plan_for = partial(planning.plan, workload, stages=stages)
+        super().__init__(question, plan_for, where)
+        self._plan_changed()
+
+
+class RecipePanel(PlanPanel):
+    """Recipes by their titles, each compared with the first; it takes what a `LadderPanel` takes."""
 
     def __init__(self, recipes: Recipes, workload: str | None = None, **where: Unpack[Where]) -> None:
         if not recipes:
             raise InvalidValue("no recipe was given", 'Give each a title, such as {"AMP": {"amp": "bf16"}}')
-        self.titles = recipes
-        super().__init__(["baseline"], workload, **where)
-
-    def _completed(self, plan: Plan) -> Plan:
-        plain = plan.source().baseline()
-        recipes = {title: plain.replace(**changes) for title, changes in (self.titles or {}).items()}
-        return plan.trying(recipes=tuple(recipes.items()))
+        plan_for = partial(_plan_of_recipes, recipes, workload)
+        super().__init__("Which of these recipes is fastest?", plan_for, where)
+        self._plan_changed()
 
     def __getitem__(self, title: str) -> Run:
         runs = {run.title: run for run in self.results() if run.status == "ok"}
@@ -261,11 +260,8 @@ class RecipePanel(LadderPanel):
             raise one_of(title, list(runs), "measured recipe")
         return runs[title]
 
-    def parity(self, title: str) -> Shown[Parity]:
-        """Whether a recipe still trains the same."""
-        run = self[title]
-        plan = replace(self.plan, subject=replace(self.plan.subject, code=run.code))
-        parity = proof(plan, title, Recipe.from_dict(run.recipe))
-        if parity is None:
-            raise InvalidValue("the addition that checks it is missing", "Install all of perfkit")
-        return Shown(parity, tables.parity(parity))
+
+def _plan_of_recipes(recipes: Recipes, workload: str | None, **where: Unpack[Where]) -> Plan:
+    plan = planning.plan(workload, stages=["baseline"], **where)
+    plain = plan.source().baseline()
+    return plan.trying(recipes=tuple((title, plain.replace(**changes)) for title, changes in recipes.items()))

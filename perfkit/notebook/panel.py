@@ -5,11 +5,11 @@ kernel's stop button, which then also ends "Run All". From a button it runs in a
 what goes wrong. A click may arrive in any thread: all pieces set widget traits only.
 """
 
-import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from importlib import resources
 from typing import Any
 
@@ -27,30 +27,31 @@ from perfkit.studies.sources import Plan
 STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
 _panels: "dict[str, weakref.WeakSet[Panel]]" = {}  # by the cells that have made them
 Work = Callable[[Job], object]
+Widgets = Sequence[widgets.Widget]
 VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method that gives it
 
 
 class Panel(Sectioned):
-    """Controls, Run and Stop, and results. A subclass sets its widgets, and says what is measured."""
+    """Controls, Run and Stop, and results. A subclass says what is measured, and gives its own widgets."""
 
-    above: Sequence[widgets.Widget] = ()
-    buttons: Sequence[widgets.Widget] = ()  # of other work
-    below: Sequence[widgets.Widget] = ()
     plan: Plan  # what a job is asked for when it begins; later changes of the panel do not concern it
     job: Job | None = None  # the work that is under way, or was last
     answer: PlanAnswer  # what is shown, and what *Continue* adds to; while a job measures, what it has so far
     execution: str | None  # the run of a cell that has made it, if that is known
 
-    @functools.cached_property
+    @cached_property
     def store(self) -> RunStore:
         return RunStore()
 
-    def __init__(self, key: object) -> None:
+    def __init__(
+        self, plan: Plan, key: object, above: Widgets = (), buttons: Widgets = (), below: Widgets = ()
+    ) -> None:
+        self.plan = plan
         self.status = Status()
         self._begin_lock = threading.Lock()  # held while a job begins: of two clicks, one begins it
         result = text("pk-result")
         self._panel_output = CellOutput(result)
-        self._output = self._panel_output  # or below the cell that called `run`: where the newest result is
+        self._output = self._panel_output  # that of the job that began last, perhaps below a cell
         run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
         run.button_style = "primary"
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
@@ -58,12 +59,12 @@ class Panel(Sectioned):
             self._stop.layout.display = "none"
         tooltip = "Measure more rounds, because these leave it undecided"
         self._continue = self.button("Continue", tooltip, lambda: self.start(self._measure, self.answer))
-        buttons = row([run, self._stop, self._continue, *self.buttons, self.status.line])
-        parts = [widgets.HTML(STYLE), *self.above, buttons, self.status.error, *self.below, result]
+        acts = row([run, self._stop, self._continue, *buttons, self.status.line])
+        parts = [widgets.HTML(STYLE), *above, acts, self.status.error, *below, result]
         self.widget = widgets.VBox(parts, _dom_classes=["pk-panel"])
         inputs = [widget for widget in _tree(self.widget) if widget.has_trait("disabled")]
         self._inputs = [widget for widget in inputs if widget is not self._stop]
-        self._set_answer(PlanAnswer(self.plan))
+        self._set_answer(PlanAnswer(plan))
         self._set_busy(False)
         _replace_older(self, key)
 
@@ -100,7 +101,6 @@ class Panel(Sectioned):
 
     def start(self, work: Work, before: PlanAnswer | None = None) -> None:
         """Does work in a thread (in Colab, in the click), unless some is under way; `before`: see `Job`."""
-        previous_output = self._output
         job = self._begin(work, self._panel_output, before)
         if job and in_colab():
             self.status.attempt(job.run)
@@ -109,7 +109,6 @@ class Panel(Sectioned):
             try:
                 thread.start()
             except BaseException:  # there are too many threads: the panel must not stay busy
-                self._output = previous_output  # nothing has begun, so what is shown stays there
                 job.stop()
                 raise
 
@@ -160,35 +159,32 @@ class Panel(Sectioned):
         with self._begin_lock:
             if self.is_busy:
                 return None
-            previous_output = self._output
-            self._output = output  # a result that is below another cell stays there
-            try:
-                plan = self._plan_of_job(before)
-            except BaseException:
-                self._output = previous_output  # nothing begins, so what is shown stays there
-                raise
-            self.job = Job(act, plan, self._observe, before)
+            plan = self._plan_of_job(before)
+            self.job = Job(act, plan, partial(self._observe, output), before)
             return self.job
 
     def _plan_of_job(self, before: PlanAnswer | None) -> Plan:
         """The plan of a new job, with its code as it is now; a job that continues another has the same."""
         if before is None:
             self._refresh()
-            return self._planned_now()
         plan = self._planned_now()
-        if plan.subject.code != before.plan.subject.code:
+        if before and plan.subject.code != before.plan.subject.code:
             what = f"the code of {plan.subject.workload} has changed since these rounds were measured"
             raise InvalidValue(what, "Press Run: it measures the code as it is now")
-        return before.plan
+        return before.plan if before else plan
 
     def _refresh(self) -> None:
-        """Brings the plan up to date before it is measured."""
+        """Brings the plan up to date before it is measured. It shows no result: the job will."""
 
     def _planned_now(self) -> Plan:
         return self.plan.fixed()
 
     def _make_ready(self, output: CellOutput) -> None:
-        """Disables every input, and takes away the result next to the controls if there is another place."""
+        """Disables every input, and takes away the result next to the controls if there is another place.
+
+        From now on results are shown in this output; one that is below another cell stays there.
+        """
+        self._output = output
         self._set_busy(True)
         self.status.show_problem(None)
         if in_colab():
@@ -196,13 +192,13 @@ class Panel(Sectioned):
         if output is not self._panel_output:
             self._panel_output.show(())
 
-    def _observe(self, job: Job, run: Run | None) -> None:
+    def _observe(self, output: CellOutput, job: Job, run: Run | None) -> None:
         if run:  # it has just ended
             self._set_answer(replace(self.answer, runs=[*self.answer.runs, run]))
         if job.state == "running":
             self.status.follow(job.now)
-            if self._output is not self._panel_output:
-                self._output.line(job.now)
+            if output is not self._panel_output:
+                output.line(job.now)
         elif job.state == "stopping":
             self.status.say("stopping …", job.now.fraction)
         else:

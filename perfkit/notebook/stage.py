@@ -11,7 +11,7 @@ import ipywidgets as widgets
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import OPTIMIZATIONS, below, optimization
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.ladder import LadderPanel, proof
+from perfkit.notebook.ladder import PlanPanel, proof
 from perfkit.notebook.pieces import row, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results import Run, RunStore, StageDecision
@@ -20,18 +20,18 @@ from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
 from perfkit.studies import decisions, planning, staging
 from perfkit.studies.job import Job
+from perfkit.studies.planning import Where
 from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
 """For a reader who has kept no stage: the first change of the course."""
 
 
-class StagePanel(LadderPanel):
+class StagePanel(PlanPanel):
     """One optimization on top of what was kept below it; it takes what a `LadderPanel` takes."""
 
-    def __init__(self, stage: str, workload: str | None = None, **where: Unpack[planning.Where]) -> None:
+    def __init__(self, stage: str, workload: str | None = None, **where: Unpack[Where]) -> None:
         self.optimization = optimization(stage)
-        self.heading = self.optimization.question
         self.controls = Controls(self.optimization.settings, self._set_changes)
         question = "Your guess: how many times as fast? (0 = no guess)"
         self._guess = widgets.BoundedFloatText(
@@ -41,11 +41,12 @@ class StagePanel(LadderPanel):
         self._decisions = text("pk-climb")
         tooltip = "The panels of later stages start from a loop with this stage, or without it"
         choices = [self.button("Keep", tooltip, self.keep), self.button("Drop", tooltip, self.drop)]
-        self.above = [self.controls.widget]
-        if stage != "baseline":  # nothing is below it that it could be faster than
-            self.above.append(self._guess)
-            self.below = [row([*choices, self._decisions])]
-        super().__init__([stage], workload, **where)
+        own = {"above": [self.controls.widget, self._guess], "below": [row([*choices, self._decisions])]}
+        if stage == "baseline":  # nothing is below it that it could be faster than
+            own = {"above": [self.controls.widget]}
+        plan_for = partial(_plan_of_stage, stage, self.store, workload)
+        super().__init__(self.optimization.question, plan_for, where, **own)
+        self._plan_changed()
 
     def set(self, **switches: Value) -> None:
         """Sets switches of this optimization, as the controls do; others are set before it as well."""
@@ -57,20 +58,12 @@ class StagePanel(LadderPanel):
         if own:
             self.controls.set(own)
 
-    def _completed(self, plan: Plan) -> Plan:
-        plan = plan.trying(below=True)
-        if not plan.recorded:
-            decided = decisions.decided(self.store, plan)
-            climbed = decisions.settings(decided, below(self.optimization.name))
-            plan = plan.trying(settings={**climbed, **plan.ladder.settings})
-        staging.all_stages(plan.source())  # raises where the loop below the stage cannot run
-        return plan
-
     def _refresh(self) -> None:
         """Takes over what other panels have kept or dropped since."""
-        guess = self._guess.value
-        self._move(self.device, self._settings)
-        self._guess.value = guess
+        plan = self._plan_for(device=self.device, settings=self._settings)
+        if self._differs(plan):
+            self._offer(plan)
+            self._recall()
         self._show_climb()
 
     def _set_changes(self) -> None:
@@ -79,23 +72,28 @@ class StagePanel(LadderPanel):
         if plan != self.plan:
             self.plan = plan
             self.status.say("press Run to measure")
-            self._show_with_guess()
+            self._show_known()
 
     def _plan_changed(self) -> None:
-        """Shows which switches can act in the new place, as far as the workload's class declares it."""
-        source = self.plan.source()
-        stage = staging.all_stages(source)[-1]
-        self.controls.offer(stage.recipe, partial(why_not, target=source.target))
-        self.plan = self.plan.trying(changes=self.controls.changes())
-        elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
-        self.status.say(elsewhere if stage.reason else "ready")
-        self._show_with_guess()
+        self._offer(self.plan)
+        self._show_known()
         self._show_climb()
 
-    def _show_with_guess(self) -> None:
-        self._show_earlier()
+    def _offer(self, plan: Plan) -> None:
+        """Takes a plan, and shows which switches can act, as far as the workload's class declares it."""
+        source = plan.source()
+        stage = staging.all_stages(source)[-1]
+        self.controls.offer(stage.recipe, partial(why_not, target=source.target))
+        self.plan = plan.trying(changes=self.controls.changes())
+        elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
+        self.status.say(elsewhere if stage.reason else "ready")
+
+    def _show_known(self) -> None:
+        """Shows what was measured earlier, with the guess."""
+        self._recall()
         if run := self._stage_run():
             self._guess.value = self.store.guess(run.id) or 0.0
+        self.show()
 
     @property
     def guess(self) -> float | None:
@@ -180,6 +178,16 @@ class StagePanel(LadderPanel):
         return [tables.ladder(self.runs), *tables.evidence(self.runs), *parity, *diff, card]
 
 
+def _plan_of_stage(stage: str, store: RunStore, workload: str | None, **where: Unpack[Where]) -> Plan:
+    """A plan of a stage on top of what was kept below it."""
+    plan = planning.plan(workload, stages=[stage], **where).trying(below=True)
+    if not plan.recorded:
+        climbed = decisions.settings(decisions.decided(store, plan), below(stage))
+        plan = plan.trying(settings={**climbed, **plan.ladder.settings})
+    staging.all_stages(plan.source())  # raises where the loop below the stage cannot run
+    return plan
+
+
 def _kept_in_words(decided: StageDecision) -> str:
     run = decided.run
     ratio = run.speedup("baseline")
@@ -190,7 +198,7 @@ def _kept_in_words(decided: StageDecision) -> str:
 
 def kept() -> dict[str, Value]:
     """The switches of the stages that you kept, for the device, workload and preset of the session."""
-    decided = decisions.decided(RunStore(), planning.plan(device=LadderPanel.kernel_device))
+    decided = decisions.decided(RunStore(), planning.plan(device=PlanPanel.kernel_device))
     if not decided:
         return dict(FIRST)
     rows = {name: row for name, row in decided.items() if row.decision.kept}

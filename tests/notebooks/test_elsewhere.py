@@ -7,6 +7,7 @@ import jupytext
 import pytest
 
 from perfkit import notebook as pk
+from perfkit.notebook import ladder
 
 OTHERS = (
     "%",
@@ -33,7 +34,7 @@ SOURCES = sorted(FOLDER.glob("0[1-7]_*.py"))
 @pytest.fixture(autouse=True)
 def _on_a_simulated_gpu(data_dir, monkeypatch):
     """What the menu of a panel chooses; played from its recording, so that no process is started."""
-    monkeypatch.setattr(pk.LadderPanel, "kernel_device", None)
+    monkeypatch.setattr(ladder.PlanPanel, "kernel_device", None)
     pk.use("recorded:sim-v100")
 
 

@@ -37,20 +37,18 @@ class ScriptPanel(Panel):
     ) -> None:
         self.launch = own_or_shipped(str(script), args, module)
         self._preset = preset
-        self.plan = self._planned_now()
         self._edit: list[Content] = []
         self._report: list[Section] = []
         self._controls = Controls(messages.SETTABLE, self._change)
         command = self.launch.describe()
         hint = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"
-        self.buttons = [self.button("Watch", hint, lambda: self.start(self._watch))]
+        buttons = [self.button("Watch", hint, lambda: self.start(self._watch))]
         if registry.table("EDITS"):
             hint = "The edit of your file that sets them"
-            self.buttons.append(self.button("Patch", hint, lambda: self.start(self._patch)))
+            buttons.append(self.button("Patch", hint, lambda: self.start(self._patch)))
         self._save = text("pk-script")
-        self.above = [heading(command), self._controls.widget]
-        self.below = [self._save]
-        super().__init__((command, preset))
+        above = [heading(command), self._controls.widget]
+        super().__init__(self._planned_now(), (command, preset), above, buttons, [self._save])
 
     def set(self, **settings: Value) -> None:
         self.require_rest()

@@ -11,7 +11,7 @@ import traitlets
 from perfkit import lookup, registry
 from perfkit.additions.shared.looking import LOOK
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.ladder import LadderPanel
+from perfkit.notebook.ladder import PlanPanel
 from perfkit.notebook.pieces import download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results import Run, recordings
@@ -19,7 +19,7 @@ from perfkit.rules import why_not
 from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
 from perfkit.show.units import clean
-from perfkit.studies import staging
+from perfkit.studies import planning, staging
 from perfkit.studies.job import Job, PlanAnswer
 from perfkit.studies.planning import Where
 
@@ -32,10 +32,8 @@ class History(anywidget.AnyWidget):
     ticked: "traitlets.List[str]" = traitlets.List().tag(sync=True)  # ids of the runs to compare
 
 
-class Workbench(LadderPanel):
+class Workbench(PlanPanel):
     """Toggle, run, compare: all switches of the recipe on one workload; arguments as for `LadderPanel`."""
-
-    heading = "Workbench"
 
     def __init__(self, workload: str | None = None, **where: Unpack[Where]) -> None:
         self._profile: Sequence[Content] = ()
@@ -51,11 +49,13 @@ class Workbench(LadderPanel):
             self.button("Delete", "Remove the ticked runs", self._delete),
             self.button("Undo delete", "Bring back every deleted run", self._undelete),
         ]
+        own = {"above": [self.controls.widget], "below": [self.history, row(acts), self._link]}
         if "profile" in registry.table("NOTEBOOK"):
             about = "Some steps under the profiler"
-            self.buttons = [self.button("Profile", about, lambda: self.start(self._record))]
-        self.above, self.below = [self.controls.widget], [self.history, row(acts), self._link]
-        super().__init__(["baseline"], workload, **where)
+            own["buttons"] = [self.button("Profile", about, lambda: self.start(self._record))]
+        plan_for = partial(planning.plan, workload, stages=["baseline"])
+        super().__init__("Workbench", plan_for, where, **own)
+        self._plan_changed()
 
     def set(self, **switches: Value) -> None:
         """Sets switches, as the controls do."""

@@ -11,7 +11,7 @@ from tests.unit.studies.fakes import scripted
 
 @pytest.fixture(autouse=True)
 def _apart(data_dir, monkeypatch):
-    monkeypatch.setattr(ladder.LadderPanel, "kernel_device", None)
+    monkeypatch.setattr(ladder.PlanPanel, "kernel_device", None)
     monkeypatch.setattr(export, "script", scripted)
     monkeypatch.setattr(files, "write_photo", lambda file, *_: file.touch())
     monkeypatch.setattr(Figure, "svg", lambda figure: f"<svg><title>{figure.title}</title></svg>")

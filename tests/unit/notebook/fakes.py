@@ -13,7 +13,7 @@ class FakeStudy:
         self.does = does or (lambda progress: session()[:2])
         monkeypatch.setattr(ladder, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
-        monkeypatch.setattr(ladder.LadderPanel, "_steps", lambda panel, progress=None: None)
+        monkeypatch.setattr(ladder.PlanPanel, "_steps", lambda panel, progress=None: None)
         for module in (ladder, stage):
             monkeypatch.setattr(module, "proof", lambda *args: same)
 

@@ -10,7 +10,7 @@ from perfkit.notebook import ladder, stage
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
 from tests.unit.notebook.fakes import FakeStudy
-from tests.unit.notebook.test_panel import wait_until
+from tests.unit.notebook.test_panel import Place, wait_until
 from tests.unit.show.fake_runs import session
 
 RUNS = {run.stage: run for run in session()}
@@ -78,7 +78,7 @@ def test_a_guess_stays_with_its_result_if_the_picture_is_stopped(monkeypatch):
         if progress:
             raise Cancelled("stopped on request")
 
-    monkeypatch.setattr(ladder.LadderPanel, "_steps", stopped)
+    monkeypatch.setattr(ladder.PlanPanel, "_steps", stopped)
     panel = pk.StagePanel("data_loading")
     panel._guess.value = 1.5
     with pytest.raises(Cancelled):
@@ -162,6 +162,21 @@ def test_a_panel_that_is_there_already_is_measured_on_what_is_kept_when_it_runs(
     later.choose("recorded:cpu-quick")
     later.run()
     assert study.plans[-1].ladder.settings == {}, "a recording has its own"
+
+
+def test_what_was_kept_meanwhile_does_not_change_the_result_below_an_earlier_cell(monkeypatch):
+    runs = stored("data_loading", "amp")
+    FakeStudy(monkeypatch, lambda progress: runs)
+    first, later = pk.StagePanel("data_loading"), pk.StagePanel("amp")
+    places = [Place(), Place()]
+    waiting = iter(places)
+    monkeypatch.setattr(later, "_output_here", lambda: next(waiting))
+    later.run()
+    first.run()
+    first.keep()
+    before = [*places[0].said]
+    later.run()
+    assert places[0].said == before and places[1].said[-1] == "a result"
 
 
 def test_a_recording_is_played_without_a_process():

@@ -1,7 +1,7 @@
 """A recording in the place of a measurement: its own stages, switches and workload, and nothing else."""
 
 import json
-import shutil
+import zipfile
 
 import pytest
 from msgspec.structs import replace
@@ -110,8 +110,9 @@ def test_a_recording_keeps_its_seed_and_so_does_the_script_of_its_stages(tmp_pat
 def test_a_recording_of_the_user_has_a_place_in_the_menu():
     own = machine.data_folder() / "recordings"
     own.mkdir(parents=True)
-    shutil.copy(recordings.available()[NAME], own / "mine.json")
-    assert RecordedSource.menu()["recorded:mine"] == "recorded: mine"
+    with zipfile.ZipFile(own / "gpu-mine.zip", "w") as archive:
+        archive.write(recordings.available()[NAME], "ladder.json")
+    assert RecordedSource.menu()["recorded:gpu-mine"] == "recorded: gpu-mine"
 
 
 def test_nothing_is_measured_on_a_recording():
