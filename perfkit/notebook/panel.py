@@ -48,7 +48,7 @@ class Panel(Sectioned):
     ) -> None:
         self.plan = plan
         self.status = Status()
-        self._begin_lock = threading.Lock()  # held while a job begins: of two clicks, one begins it
+        self._begin_lock = threading.RLock()  # held while a job begins: of two clicks, one begins it
         result = text("pk-result")
         self._panel_output = CellOutput(result)
         self._output = self._panel_output  # that of the job that began last, perhaps below a cell
@@ -205,8 +205,10 @@ class Panel(Sectioned):
             try:
                 self.show()
             finally:  # whatever goes wrong, the inputs are usable before it says the end
-                self._set_busy(False)
-                self.status.say(job.state, 1.0 if job.state == "done" else 0.0)
+                with self._begin_lock:  # a click that comes meanwhile waits, and then begins a job
+                    self._set_busy(False)
+                    self.status.say(job.state, 1.0 if job.state == "done" else 0.0)
+                    job.ended.set()
 
     def _set_busy(self, is_busy: bool) -> None:
         for widget in self._inputs:

@@ -68,7 +68,7 @@ class Job:
         self.problem: BaseException | None = None
         self._work = work
         self._changed = changed
-        self.ended = threading.Event()  # set once nothing more will happen
+        self.ended = threading.Event()  # by a panel together with what it shows of that, else by `run`
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.progress = Progress(self._follow, self._stop)

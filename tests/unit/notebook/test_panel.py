@@ -180,6 +180,24 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
     assert len(study.plans) == 2
 
 
+def test_a_click_that_comes_as_a_job_ends_begins_the_next(monkeypatch):
+    """The inputs are usable a moment before: it was ignored."""
+    study = FakeStudy(monkeypatch)
+    panel = pk.LadderPanel(["data_loading"])
+    clicks = [threading.Thread(target=press, args=(panel, "pk-run"))]
+
+    def note(change):
+        if "done" in change.new and clicks:
+            click = clicks.pop()
+            click.start()
+            click.join(0.5)  # it returns at once where it is ignored
+
+    panel.status.line.observe(note, "value")
+    press(panel, "pk-run")
+    wait_until(lambda: len(study.plans) == 2 and not panel.is_busy)
+    assert "done" in words(panel)
+
+
 def test_a_panel_whose_thread_cannot_start_is_not_busy(monkeypatch):
     study = FakeStudy(monkeypatch)
     panel = pk.LadderPanel(["data_loading"])
