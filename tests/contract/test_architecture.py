@@ -13,6 +13,7 @@ import pytest
 
 import perfkit
 from perfkit import registry
+from tests.conftest import LONGEST
 
 ROOT = Path(__file__).parents[2]
 PATHS = [path.relative_to(ROOT) for path in (ROOT / "perfkit").rglob("*.py")]
@@ -182,6 +183,7 @@ def test_the_suite_runs_every_test_file():
     files = list((ROOT / "tests").rglob("test_*.py"))
     assert len(files) > 50
     assert [file for file in files if not any(file.is_relative_to(path) for path in paths)] == []
+    assert [name for name in LONGEST if ROOT / "tests" / name not in files] == []
 
 
 @pytest.mark.integration
