@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -255,6 +255,7 @@ class Stage:
     reason: str = ""  # why it cannot be measured on this machine; empty if it can
     not_applied: Mapping[str, str] = field(default_factory=dict)
     """Switches of this stage that cannot act here, with the reasons, if its others can."""
+    program: Any = None  # what is trained in place of the source's own program, as that source knows it
 
 
 def below(name: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ class Candidate(NamedTuple):
 
     title: str
     changes: Mapping[str, Value] = MappingProxyType({})
-    program: object = None  # what is trained in place of the source's own program
+    program: Any = None  # what is trained in place of the source's own program: see `Stage`
 
 
 def candidate(text: str, plan: Plan) -> Candidate:
@@ -116,7 +116,8 @@ def stages_of(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
     is_meant = a.changes == b.changes or a.program != b.program  # equal switches: to see how far runs differ
     if stages[0].recipe == stages[1].recipe and not is_meant:
         raise InvalidValue(f"{a.title} and {b.title} have the same switches", "Choose another value")
-    return stages
+    programs = a.program, b.program
+    return [replace(stage, program=own) for stage, own in zip(stages, programs, strict=True)]
 
 
 def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:

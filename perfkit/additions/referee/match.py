@@ -60,29 +60,28 @@ class Match(NamedTuple):
     def _observed(self, session: ScriptSession) -> tuple[list[Run], dict[str, Behaviour], str]:
         """The runs of both sides, the behaviour of each, and why one could not be observed."""
         stages = stages_of(self.a, self.b, session.source)
-        names = dict(zip([stage.title for stage in stages], ("a", "b"), strict=True))
         behaviours: dict[str, Behaviour] = {}
-        failures: dict[str, PerfkitError | None] = {}
+        failures: dict[str, str] = {}
 
         def observe(side: Side) -> None:
-            name = names[side.stage.title]
+            name = "a" if side.stage is stages[0] else "b"
             child = side.child
             if name in behaviours:  # of its first incarnation
                 return
             if child is None:
-                failures[side.stage.title] = side.ended_by
+                failures[name] = f"{side.stage.title}: {side.ended_by}"
                 return
             memory = Memory.of(child.tree)
             try:
                 behaviours[name] = structs.replace(child.ask(BEHAVIOUR), memory=memory.peak + memory.others)
             except PerfkitError as problem:  # it has ended, say, or the user stopped it
-                failures[side.stage.title] = problem
+                failures[name] = f"{side.stage.title}: {problem}"
 
         runs = session.measure(stages, rule_of_two(self.plan.rule), observe)
-        for number, run in enumerate(runs):
-            if behaviour := behaviours.get(names[run.title]):  # it has one loss for each step, not pass
-                runs[number] = structs.replace(run, losses=behaviour.losses)
-        reasons = [f"{title}: {why}" for title, why in failures.items() if names[title] not in behaviours]
+        for number, name in enumerate(("a", "b")):
+            if behaviour := behaviours.get(name):  # it has one loss for each step, not pass
+                runs[number] = structs.replace(runs[number], losses=behaviour.losses)
+        reasons = [why for name, why in failures.items() if name not in behaviours]
         return runs, dict(sorted(behaviours.items())), "; ".join(reasons)  # `a` is always first
 
 
@@ -95,13 +94,11 @@ def matched(a: ScriptSide, b: ScriptSide, terms: Terms, settings: Collection[str
     for name in names:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
-    if a.title == b.title:  # a source knows a stage by its title
-        b = b._replace(title=f"{b.title} (again)")
-    others = {} if b.launch == a.launch else {b.title: b.launch}
-    starter = ScriptStarter(a.launch, others, (WITNESS,), terms.process)
+    starter = ScriptStarter(a.launch, (WITNESS,), terms.process)
     plan = script_plan(starter, terms.preset, terms.seed)
     # Switches must change something; scripts are compared even if they are equal.
-    program = others.get(b.title) if settings else b.launch
+    has_own_program = b.launch != a.launch or not settings
+    program = b.launch.frozen() if has_own_program else None
     old, new = Candidate(a.title, a.changes), Candidate(b.title, b.changes, program)
     return Match(plan, old, new, allowed)
 

@@ -44,12 +44,12 @@ class ScriptStarter:
     """How the script of each stage is started, and which observers look at it."""
 
     launch: Launch
-    more: Mapping[str, Launch] = field(default_factory=dict)  # other scripts, by the titles of their stages
     observers: Sequence[str] = ()  # as for `WatchedScript`
     process: type[WatchedScript] = WatchedScript
 
-    def launch_of(self, title: str) -> Launch:
-        return self.more.get(title, self.launch)
+    def launch_of(self, stage: Stage) -> Launch:
+        """The launch of a stage: its own program, frozen before, or the script of the others."""
+        return stage.program or self.launch
 
 
 @dataclass
@@ -157,7 +157,7 @@ class ScriptSession(RoundSession):
     def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, TrainingReport]:
         source = self.source
         rule = source.plan.rule
-        launch = source.starter.launch_of(stage.title)
+        launch = source.starter.launch_of(stage)
         toggles = {name: values[0] for name, values in stage.recipe.diff(source.baseline()).items()}
         is_plain = launch == source.starter.launch and not toggles
         child = self.take() if is_plain else self._started(launch, toggles)
@@ -170,8 +170,8 @@ class ScriptSession(RoundSession):
     def measure(self, stages: Sequence[Stage], rule: StopRule, ask_more: AskMore | None = None) -> list[Run]:
         rule = affordable(rule, self.source.facts.step_s, len(stages))
         runs = []
-        for run in super().measure(stages, rule, ask_more):
-            launch = self.source.starter.launch_of(run.title)
+        for stage, run in zip(stages, super().measure(stages, rule, ask_more), strict=True):
+            launch = self.source.starter.launch_of(stage)
             ended = {"ended": TEXTS["study"]["ended"]} if isinstance(self.stopped, RunFailed) else {}
             facts = {"facts": run.facts | ended, "script": launch.describe(), "code": launch.code}
             runs.append(msgspec.structs.replace(run, **facts))
@@ -251,8 +251,7 @@ def script_plan(starter: ScriptStarter, preset: str | None = None, seed: int = 0
     """The plan of a study of scripts as they are now; the device is known once they train."""
     if not landlock.is_there():
         warnings.warn(TEXTS["guard"]["limits"], stacklevel=2)
-    more = {title: launch.frozen() for title, launch in starter.more.items()}
-    starter = replace(starter, launch=starter.launch.frozen(), more=more)
+    starter = replace(starter, launch=starter.launch.frozen())
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"], seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
     subject = replace(checked.subject, workload=starter.launch.name, code=starter.launch.code)

@@ -33,7 +33,7 @@ from perfkit.results.stats import Ratio, Spread
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.studies import planning
-from perfkit.studies.compare import Candidate
+from perfkit.studies.compare import Candidate, stages_of
 from perfkit.studies.sides import Side
 from perfkit.studies.sources import Progress
 from tests.support.settings import settings
@@ -107,6 +107,11 @@ def test_whole_runs_tell_each_turn(monkeypatch):
     assert told == [f"turn {turn} of both, to their end" for turn in (1, 2)]
 
 
+def runs_of(stages):
+    about = {"session": "s", "created": "", "workload": "t.py", "device": "cpu", "recipe": {}}
+    return [Run(id=each.name, title=each.title, stage=each.name, losses=[1.0], **about) for each in stages]
+
+
 class InTwoLives:
     """A session whose sides are asked in each life of their processes; `b` has always ended by then."""
 
@@ -121,10 +126,7 @@ class InTwoLives:
             for stage, answer in zip(stages, answers, strict=True):
                 look(Side(stage, child=SimpleNamespace(tree=None, ask=answer)))
         look(Side(stages[0]))  # nothing of it runs
-        about = {"session": "s", "created": "", "workload": "t.py", "device": "cpu", "recipe": {}}
-        return [
-            Run(id=each.name, title=each.title, stage=each.name, losses=[1.0], **about) for each in stages
-        ]
+        return runs_of(stages)
 
 
 def test_what_steps_did_in_the_first_life_comes_beside_the_runs_and_not_of_a_side_that_had_ended(monkeypatch):
@@ -147,7 +149,7 @@ def test_the_old_script_comes_first_whichever_side_was_asked_first(monkeypatch):
     def measure(stages, rule, look):
         for stage in reversed(stages):
             look(Side(stage, child=SimpleNamespace(tree=None, ask=lambda _: PLAIN)))
-        return []
+        return runs_of(stages)
 
     session.measure = measure
     assert [*match._observed(session)[1]] == ["a", "b"]
@@ -162,7 +164,7 @@ def test_a_side_that_was_not_asked_in_time_says_what_ended_it(monkeypatch):
     def measure(stages, rule, look):
         look(Side(stages[0], child=SimpleNamespace(tree=None, ask=lambda _: PLAIN)))
         look(Side(stages[1], ended_by=RunFailed("killed")))
-        return []
+        return runs_of(stages)
 
     session.measure = measure
     assert match._observed(session)[2] == "new: killed"
@@ -552,9 +554,7 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
     assert (match.a.title, match.b.title, match.allowed) == ("a/train.py", "b/train.py", set())
     one, other = (Launch("a/train.py", ("--size", size)) for size in ("1", "2"))
     match = two_scripts(one, other, Terms("smoke"))
-    assert (match.a.title, match.b.title) == ("a/train.py", "a/train.py (again)"), (
-        "each is known by its title"
-    )
+    assert match.a.title == match.b.title == "a/train.py"
     match = with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, Terms("smoke"))
     assert (match.a.title, match.b.title) == ("the unchanged script", "batch_size=8, compile=on")
     assert (match.b.changes["batch_size"], match.allowed) == (8, {"samples", "updates", "losses"})
@@ -627,7 +627,7 @@ def test_with_a_switch_the_first_program_is_the_script_and_the_rest_are_its_argu
     match = command._match(["train.py", "config.py", "--fast"], ["workers=2"], False, Terms("smoke"))
     starter = match.plan.source().starter
     assert (starter.launch.program, starter.launch.arguments) == ("train.py", ("config.py", "--fast"))
-    assert starter.more == {} and match.b.changes == {"workers": 2}
+    assert match.b.program is None and match.b.changes == {"workers": 2}
     assert "python train.py config.py --fast, as it is and with workers=2" in capsys.readouterr().err
 
 
@@ -637,5 +637,18 @@ def test_two_sides_of_one_title_are_started_each_by_its_own_command(tmp_path, mo
     one, other = (Launch("train.py", ("--size", size)) for size in ("1", "2"))
     match = two_scripts(one, other, Terms("smoke"))
     starter = match.plan.source().starter
-    started = [starter.launch_of(side.title).arguments for side in (match.a, match.b)]
+    started = [starter.launch_of(side).arguments for side in (match.a, match.b)]
     assert started == [("--size", "1"), ("--size", "2")]
+
+
+@pytest.mark.parametrize("title", ["old.py", "new.py", "slow"])
+def test_a_side_that_is_renamed_is_started_by_its_own_command(title, tmp_path, monkeypatch):
+    """The capstone called its slow script as the learner called the edit: the slow side ran the edit."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("old.py", "new.py"):
+        (tmp_path / name).write_text("")
+    match = two_scripts(Launch("old.py"), Launch("new.py"), Terms("smoke"))
+    source = match.plan.source()
+    stages = stages_of(match.a._replace(title=title), match.b, source)
+    assert stages[0].title == title != stages[1].title
+    assert [source.starter.launch_of(stage).program for stage in stages] == ["old.py", "new.py"]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfkit.additions.referee.match import Terms, two_scripts
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.study import Pace, Pacer, ScriptStarter
 from perfkit.additions.scripts.watched import Launch
@@ -27,10 +28,11 @@ def test_a_script_is_measured_as_it_was_when_its_study_began(tmp_path):
     file = tmp_path / "train.py"
     file.write_bytes(b"old")
     launch = Launch(str(file))
-    plan = study.script_plan(ScriptStarter(launch, {"new": launch}), "smoke")
+    plan = study.script_plan(ScriptStarter(launch), "smoke")
     starter = plan.source().starter
+    own = two_scripts(launch, launch, Terms("smoke")).b.program
     file.write_bytes(b"saved meanwhile")
-    for each in (starter.launch, starter.launch_of("new")):
+    for each in (starter.launch, own):
         assert dict(each.replaced) == {file: b"old"} and each.code == plan.subject.code
     assert study.script_plan(ScriptStarter(launch), "smoke").subject.code != plan.subject.code
     assert launch.frozen().frozen() == launch.frozen(), "what is replaced already stays"
