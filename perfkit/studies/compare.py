@@ -116,8 +116,7 @@ def stages_of(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
     is_meant = a.changes == b.changes or a.program != b.program  # equal switches: to see how far runs differ
     if stages[0].recipe == stages[1].recipe and not is_meant:
         raise InvalidValue(f"{a.title} and {b.title} have the same switches", "Choose another value")
-    programs = a.program, b.program
-    return [replace(stage, program=own) for stage, own in zip(stages, programs, strict=True)]
+    return [replace(stage, program=side.program) for side, stage in zip((a, b), stages, strict=True)]
 
 
 def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:

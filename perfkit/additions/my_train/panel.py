@@ -8,7 +8,7 @@ from msgspec import structs
 
 from perfkit.additions.my_train import steps
 from perfkit.additions.my_train.steps import HERE, NAME, Version
-from perfkit.additions.referee.match import ScriptSide, Terms, matched
+from perfkit.additions.referee.match import Terms, matched
 from perfkit.additions.referee.verdict import Outcome, RefereeVerdict
 from perfkit.additions.scripts.watched import Launch
 from perfkit.additions.shared import kept
@@ -19,6 +19,7 @@ from perfkit.recipe import Value
 from perfkit.results import Comparison
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
+from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Progress
 from perfkit.workloads.files import photo_folder
 
@@ -114,7 +115,7 @@ def _measured(
     photo_folder(steps.PHOTOS)  # a measured script may not write there
     old, new = (Launch(NAME, replaced=((HERE.resolve(), one.text.encode()),)) for one in (before, now))
     title = now.what if now.text == before.text else "the edited file"
-    sides = ScriptSide(old, "before", before.switches), ScriptSide(new, title, now.switches)
+    sides = Candidate("before", before.switches, old), Candidate(title, now.switches, new)
     match = matched(*sides, Terms(allowed=allow))
     rule = match.plan.rule
     if budget_s:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perfkit import lookup
 from perfkit.additions.patch.source import Refused, SourceFile
-from perfkit.additions.referee.match import ScriptSide, Terms, matched
+from perfkit.additions.referee.match import Terms, matched
 from perfkit.additions.referee.verdict import Outcome
 from perfkit.additions.scripts.messages import ScriptFacts, Site
 from perfkit.additions.scripts.study import ScriptStarter, script_plan
@@ -20,6 +20,7 @@ from perfkit.errors import PerfkitError
 from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results.parity import Check
 from perfkit.show.document import Content, Notice
+from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Progress
 
 PRECISION = 0.03
@@ -179,13 +180,12 @@ def _add_to_model(source: SourceFile, call: ast.Call, suffix: str) -> None:
 def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -> Check:
     """Compares the patched script with the script of `launch` with the switches set from outside.
 
-    It must train the same and be as fast, which only a measured difference or a narrow interval shows.
-    `budget_s`: seconds of rounds; 0: no verification.
+    It must train the same and be as fast. `budget_s`: seconds of rounds; 0: no verification.
     """
     if not (budget_s and result.edited):
         return Check("patch", bool(result.edited), "not verified")
-    outside = ScriptSide(launch, "set from outside", result.edited)
-    match = matched(outside, ScriptSide(result.launch, "patched"), Terms())
+    outside = Candidate("set from outside", result.edited, launch)
+    match = matched(outside, Candidate("patched", program=result.launch), Terms())
     measured = match._replace(plan=match.plan.until(budget_s, PRECISION)).compare(progress)
     verdict = measured.verdict(PRECISION)
     is_as_fast = verdict.outcome in (Outcome.FASTER, Outcome.NOT_FASTER)

@@ -10,11 +10,12 @@ from perfkit.additions.ranks import scaled, scaling, switches, watching
 from perfkit.additions.ranks.launch import launch_of, launch_with
 from perfkit.additions.ranks.scaling import Regime
 from perfkit.additions.ranks.started import ComparedRanks
-from perfkit.additions.referee.match import Match, ScriptSide, Terms, matched
+from perfkit.additions.referee.match import Match, Terms, matched
 from perfkit.additions.scripts.command import Arguments, Module, Program
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
+from perfkit.studies.compare import Candidate
 
 _REGIME_HELP = "predict for a kept global batch, or for a kept batch of each rank"
 _BUDGET_HELP = "seconds of training for each number of ranks, in three launches"
@@ -79,12 +80,14 @@ def match(programs: list[str], settings: list[str], terms: Terms) -> Match:
     values = switches.parse(settings)
     if values:
         plain, switched = launch_of(programs), launch_of(programs, values)
-        old, new = ScriptSide(plain, plain.program), ScriptSide(switched, switched.program)
+        old, new = (Candidate(each.program, program=each) for each in (plain, switched))
     else:
         first, second, *command = programs
         scripts = [Path(first).resolve(), Path(second).resolve()]
         original = next((word for word in command if Path(word).resolve() in scripts), first)
-        old, new = (ScriptSide(launch_with(command, script, original), script) for script in (first, second))
+        old, new = (
+            Candidate(script, program=launch_with(command, script, original)) for script in (first, second)
+        )
     for side in (old, new):
-        typer.echo(f"{side.title}: {side.launch.describe()}", err=True)
+        typer.echo(f"{side.title}: {side.program.describe()}", err=True)
     return matched(old, new, terms._replace(process=ComparedRanks), values)

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import structs
@@ -23,14 +22,6 @@ from perfkit.studies.compare import Candidate, compared, rule_of_two, stages_of
 from perfkit.studies.sides import Side
 from perfkit.studies.sources import Plan, Progress, Study, names_of
 from perfkit.worker.messages import TrainingReport
-
-
-class ScriptSide(NamedTuple):
-    """One side of a match: its launch, its title, and the switches set from outside."""
-
-    launch: Launch
-    title: str
-    changes: Mapping[str, Value] = MappingProxyType({})
 
 
 class Terms(NamedTuple):
@@ -85,8 +76,8 @@ class Match(NamedTuple):
         return runs, dict(sorted(behaviours.items())), "; ".join(reasons)  # `a` is always first
 
 
-def matched(a: ScriptSide, b: ScriptSide, terms: Terms, settings: Collection[str] = ()) -> Match:
-    """A match of two sides, of which `b` has these switches; allowed differences must exist."""
+def matched(a: Candidate, b: Candidate, terms: Terms, settings: Collection[str] = ()) -> Match:
+    """A match of two launches, of which `b` has these switches; allowed differences must exist."""
     names = names_of(terms.allowed)
     allowed = set(names)
     if "batch_size" in settings:  # it changes what a step trains on
@@ -94,24 +85,25 @@ def matched(a: ScriptSide, b: ScriptSide, terms: Terms, settings: Collection[str
     for name in names:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
-    starter = ScriptStarter(a.launch, (WITNESS,), terms.process)
+    starter = ScriptStarter(a.program, (WITNESS,), terms.process)
     plan = script_plan(starter, terms.preset, terms.seed)
     # Switches must change something; scripts are compared even if they are equal.
-    has_own_program = b.launch != a.launch or not settings
-    program = b.launch.frozen() if has_own_program else None
-    old, new = Candidate(a.title, a.changes), Candidate(b.title, b.changes, program)
-    return Match(plan, old, new, allowed)
+    has_own_program = b.program != a.program or not settings
+    program = b.program.frozen() if has_own_program else None
+    return Match(plan, a._replace(program=None), b._replace(program=program), allowed)
 
 
 def two_scripts(old: Launch, new: Launch, terms: Terms) -> Match:
     """Two scripts, unchanged."""
-    return matched(ScriptSide(old, old.program), ScriptSide(new, new.program), terms)
+    a, b = (Candidate(each.program, program=each) for each in (old, new))
+    return matched(a, b, terms)
 
 
 def with_switches(launch: Launch, settings: Mapping[str, Value], terms: Terms) -> Match:
     """A script without and with switches that are set from outside."""
     title = ", ".join(f"{name}={shown(value)}" for name, value in settings.items())
-    return matched(ScriptSide(launch, UNCHANGED), ScriptSide(launch, title, settings), terms, settings)
+    plain = Candidate(UNCHANGED, program=launch)
+    return matched(plain, plain._replace(title=title, changes=settings), terms, settings)
 
 
 TURN_S = 2.0  # seconds in turn, so that a drift of the machine affects both scripts
