@@ -145,7 +145,7 @@ def behaviour(file, steps=40):
 def _observe(file, steps):
     from perfkit.additions.guard.outputs import Outputs
     from perfkit.additions.referee.witness import behaviour as behaviour_of
-    from perfkit.additions.scripts.questions import Line, listen
+    from perfkit.additions.scripts.questions import ParentConnection, listen
     from perfkit.additions.scripts.script import Callback
 
     class Observer(Callback):
@@ -155,5 +155,5 @@ def _observe(file, steps):
                 sys.exit()
 
     about = settings(program=file.name, observers=[WITNESS])
-    questions = listen(about, Outputs(str(file.parent)), Line())  # nobody asks
+    questions = listen(about, Outputs(str(file.parent)), ParentConnection())  # nobody asks
     questions.subject.set_callbacks(*questions.subject.callbacks, Observer())

@@ -20,7 +20,7 @@ from perfkit.additions.ranks.rank import Joining
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts import questions as scripts
 from perfkit.additions.scripts.messages import failed_inside
-from perfkit.additions.scripts.questions import Line, Questions
+from perfkit.additions.scripts.questions import ParentConnection, Questions
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.shared.settings import Settings
 from perfkit.process.failures import explain
@@ -39,7 +39,7 @@ class OtherRank:
 
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
-        self._line = Line()
+        self._line = ParentConnection()
         self._thread: threading.Thread | None = None  # runs until the connection is closed
 
     def begin(self, connection: Connection) -> None:
@@ -70,7 +70,7 @@ class OtherRank:
 
 def listen(settings: Settings, files: Outputs) -> None:
     """Sets up each process of a launch once it has imported torch; those that join are ranks."""
-    line = Line()  # of rank 0, which answers at the end of its steps
+    line = ParentConnection()  # of rank 0, which answers at the end of its steps
     seed = (settings.seed + int(os.environ.get("RANK", "0"))) % 2**32  # NumPy's largest seed
     questions = scripts.listen(replace(settings, seed=seed), files, line)
     script = questions.subject

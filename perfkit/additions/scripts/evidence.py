@@ -31,7 +31,7 @@ from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_ca
 from perfkit.additions.scripts.threads import Threads
 from perfkit.additions.shared.around import with_around
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import Sampler, Times, called, lines, places
+from perfkit.additions.shared.lines import Sampler, Times, called, places, timed_lines
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors, weights_of
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
@@ -165,7 +165,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         operators = yield from _operators(script, inquiry, sampler.users, _untrained(script, before))
     passes = [site for role in ("backward", "step") for site in script.calls.sites[role] if site.frames]
     of_passes = {(frame.file, frame.line) for site in passes for frame in site.frames}
-    found = lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes])
+    found = timed_lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes])
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     grown = list(_grown(script, sizes))

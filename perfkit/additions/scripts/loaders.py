@@ -26,7 +26,7 @@ from perfkit.additions.scripts import batches, hooks
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, pins
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import Look, Sampler, lines, merged
+from perfkit.additions.shared.lines import PartAndStack, Sampler, merged, timed_lines
 from perfkit.additions.shared.tensors import attributes, samples_of, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
@@ -67,14 +67,14 @@ class Watch:
         self._loading.seconds += own_time() - start
         self._loading.wall_s += clock() - wall
         if in_worker:
-            self._loading.lines = lines(self._looks_in_worker())
+            self._loading.lines = timed_lines(self._looks_in_worker())
             with script.files.ignored():
                 part = self._folder / f"loading-{os.getpid()}.part"
                 part.write_bytes(msgspec.json.encode(self._loading))
                 part.replace(part.with_suffix(".json"))
         return samples
 
-    def _looks_in_worker(self) -> dict[Look, float]:
+    def _looks_in_worker(self) -> dict[PartAndStack, float]:
         """Times of loading, without the parts and the loop of the process that forked the worker."""
         loop = self._sampler.stack(sys._getframe())
         times = dict(self._sampler.times)  # looks go on meanwhile

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfkit import lookup
 from perfkit.additions.advice.finding import Finding
-from perfkit.additions.shared.lines import Line
+from perfkit.additions.shared.lines import TimedLine
 from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
 from perfkit.recipe import Value, switches
@@ -140,7 +140,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     compiled: int = 0
     marked: int = 0
     evaluation_bytes: int = 0
-    start_lines: list[Line] = []  # the lines that took most of the start
+    start_lines: list[TimedLine] = []  # the lines that took most of the start
 
     @property
     def seconds(self) -> float:
@@ -184,7 +184,7 @@ class Loading(msgspec.Struct, kw_only=True):
     samples: int = 0
     seconds: float = 0.0  # without waits for a core
     wall_s: float = 0.0
-    lines: list[Line] = []
+    lines: list[TimedLine] = []
     archives: list[str] = []  # of NumPy, opened in workers
 
 
@@ -210,9 +210,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: int
     parts: dict[str, float] = {}
-    lines: list[Line] = []
-    operators: list[Line] = []  # the lines whose operators take most of the forward and backward passes
-    in_vain: list[Line] = []  # the lines whose backward pass is for gradients that no optimizer takes
+    lines: list[TimedLine] = []
+    operators: list[TimedLine] = []  # the lines whose operators take most of the forward and backward passes
+    in_vain: list[TimedLine] = []  # the lines whose backward pass is for gradients that no optimizer takes
     loading: Loading | None = None
     data: DataFacts | None = None
     collecting: dict[str, float] = {}
@@ -277,7 +277,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     printed: list[str] = []
     is_disturbed: bool = False
 
-    def lines(self, *parts: str) -> Iterator[tuple[Line, float]]:
+    def lines(self, *parts: str) -> Iterator[tuple[TimedLine, float]]:
         for line in self.evidence.lines:
             if line.part in parts:
                 yield line, self.of_run(line.seconds)
@@ -286,7 +286,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         """The share of the run, for seconds of the steps that were looked at."""
         return seconds / self.evidence.steps_s * self.run.running(STEPS)
 
-    def found_around(self, finding: Finding, line: Line, of_second: float | None = None) -> Finding:
+    def found_around(self, finding: Finding, line: TimedLine, of_second: float | None = None) -> Finding:
         """A finding of a line, with what is around it; `of_second`: the share of a second, or as `of_run`."""
         share = self.of_run(line.around_s) if of_second is None else line.around_s * of_second
         return msgspec.structs.replace(finding, around=line.around, around_share=share or None)
@@ -299,7 +299,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     def loading(self) -> float:
         return self.share_of("sampler", *BATCHES)
 
-    def loading_lines(self) -> Iterator[tuple[Line, float]]:
+    def loading_lines(self) -> Iterator[tuple[TimedLine, float]]:
         """Lines that load, with their shares of the run; lines in workers share the wait for them."""
         yield from self.lines("sampler", "data set", "collate")
         if loading := self.evidence.loading:

@@ -17,7 +17,7 @@ import torch
 from perfkit.additions.scripts.messages import AGAIN, OWN, limits
 from perfkit.additions.scripts.script import Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import Line, Place, Times, text_at
+from perfkit.additions.shared.lines import Place, TimedLine, Times, text_at
 from perfkit.additions.shared.tensors import graph
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import compiled_graphs, synchronize
@@ -220,7 +220,7 @@ def of_one_step(times: OperatorTimes) -> Generator[None, ScriptStep, None]:
         times.in_vain.clear()
 
 
-def lines_of(times: OperatorTimes, looks: Times) -> list[Line]:
+def lines_of(times: OperatorTimes, looks: Times) -> list[TimedLine]:
     """The lines whose operators take most of both passes, if any; `looks` are times of other steps."""
     forward = defaultdict[Place, float](float)
     for (part, stack), seconds in looks.items():
@@ -232,7 +232,7 @@ def lines_of(times: OperatorTimes, looks: Times) -> list[Line]:
     return sorted((line for line in lines if line.seconds >= least), key=lambda line: -line.seconds)
 
 
-def lines_in_vain(times: OperatorTimes, looks: Times) -> list[Line]:
+def lines_in_vain(times: OperatorTimes, looks: Times) -> list[TimedLine]:
     """The lines whose backward pass is for gradients that no optimizer takes, the largest first."""
     seconds = _scaled(times.in_vain, times, looks)
     largest_first = sorted(seconds, key=seconds.__getitem__, reverse=True)
@@ -246,6 +246,6 @@ def _scaled(by_place: Mapping[Place, float], times: OperatorTimes, looks: Times)
     return {place: looked_s * seconds / max(timed_s, 1e-9) for place, seconds in by_place.items()}
 
 
-def _line(part: str, place: Place, seconds: float) -> Line:
+def _line(part: str, place: Place, seconds: float) -> TimedLine:
     file, line = place
-    return Line(part, file, line, seconds, text=text_at(f"{file}:{line}"))
+    return TimedLine(part, file, line, seconds, text=text_at(f"{file}:{line}"))

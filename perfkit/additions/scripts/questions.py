@@ -228,8 +228,8 @@ class Questions(Procedures):
 
 
 @dataclass(eq=False)
-class Line:
-    """The line to the parent; processes that the script forks have none."""
+class ParentConnection:
+    """The connection to the parent; processes that the script forks have none."""
 
     connection: Connection | None = None
 
@@ -253,7 +253,7 @@ class Line:
 class Answering(Callback):
     """Answers the questions of a line at the ends of steps; the script waits meanwhile."""
 
-    def __init__(self, questions: Questions, line: Line) -> None:
+    def __init__(self, questions: Questions, line: ParentConnection) -> None:
         self._script = questions.subject
         self._program = self._script.settings.program
         self._questions = questions
@@ -329,9 +329,9 @@ class Answering(Callback):
         self._line.close()
 
 
-def listen(settings: Settings, files: Outputs, line: Line | None = None) -> Questions:
+def listen(settings: Settings, files: Outputs, line: ParentConnection | None = None) -> Questions:
     """Makes this process answer questions at the ends of its steps; runs once torch is imported."""
-    line = line or Line(Connection(settings.line))
+    line = line or ParentConnection(Connection(settings.line))
     try:
         hooks.check()
     except RunFailed as problem:
@@ -354,7 +354,7 @@ def listen(settings: Settings, files: Outputs, line: Line | None = None) -> Ques
     return questions
 
 
-def _observed(script: Script, line: Line) -> Questions:
+def _observed(script: Script, line: ParentConnection) -> Questions:
     """Observes the loaders, models and optimizers of this process, and returns the questions about them."""
     loaders, models = Loaders(script), Models(script)
     hooks.listen(loaders, "samples")

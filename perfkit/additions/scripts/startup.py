@@ -8,7 +8,7 @@ from typing import Any
 from perfkit.additions.scripts.messages import limits
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import Line, Sampler, Spot, lines
+from perfkit.additions.shared.lines import Sampler, Spot, TimedLine, timed_lines
 
 LIMIT = limits("startup")
 
@@ -39,6 +39,6 @@ class StartUp:
             self._pause.wait(LIMIT.every_s)
             before = self._sampler.look(self._main, before)
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[TimedLine]:
         """The lines that took most of the time."""
-        return lines(dict(self._sampler.times))
+        return timed_lines(dict(self._sampler.times))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from perfkit.additions.shared.lines import Line, Place, Stack, Times
+from perfkit.additions.shared.lines import Place, Stack, TimedLine, Times
 
 _LEAST, _MOST = 1.1, 2.0  # times as long as the line: what is around it is named
 _ENTRIES = ("__", "<")  # how the names of functions begin that are called by torch, or are a whole script
@@ -30,7 +30,9 @@ class Block(NamedTuple):
         return place[0] == self.file and self.first <= place[1] <= self.last
 
 
-def with_around(line: Line, times: Times, passes: Collection[Place], outside: Collection[str] = ()) -> Line:
+def with_around(
+    line: TimedLine, times: Times, passes: Collection[Place], outside: Collection[str] = ()
+) -> TimedLine:
     """A line with its function or the loop in which it runs: the longer one that has no other part of a step.
 
     `passes` are the lines by which a step calls its passes, and what calls these. Parts `outside` of steps do
@@ -47,7 +49,7 @@ def with_around(line: Line, times: Times, passes: Collection[Place], outside: Co
     return structs.replace(line, around=longest.name, around_s=longest_s) if longest else line
 
 
-def _around(line: Line, stack: Stack) -> Iterator[Block]:
+def _around(line: TimedLine, stack: Stack) -> Iterator[Block]:
     """The function of a line in a stack, and the innermost loop around the line or around a caller of it."""
     places = [spot.place for spot in stack]
     if (line.file, line.line) not in places:

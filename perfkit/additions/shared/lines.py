@@ -58,12 +58,12 @@ class Spot(NamedTuple):
 
 
 Stack = tuple[Spot, ...]  # from the outermost line to the innermost
-Look = tuple[str, Stack]  # a part of a step, and the stack in it
-Times = dict[Look, float]  # seconds by look
+PartAndStack = tuple[str, Stack]  # a part of a step, and the stack in it
+Times = dict[PartAndStack, float]  # seconds by look
 Stacks = dict[Stack, float]  # seconds by stack, in one part of the steps
 
 
-class Line(msgspec.Struct, frozen=True):
+class TimedLine(msgspec.Struct, frozen=True):
     """A line, and the seconds that it took in a part of the steps, including everything that it called."""
 
     part: str
@@ -138,7 +138,7 @@ class Sampler:
         """
         before, handled = own_time(), 0.0
         thread_id = threading.get_ident()
-        pending: list[Look] = []
+        pending: list[PartAndStack] = []
 
         def look(_number: int, frame: FrameType | None) -> None:
             nonlocal before, handled
@@ -203,14 +203,14 @@ class Sampler:
                 return self._note([look], before, clock())
         return before
 
-    def _look_at(self, thread_id: int) -> Look | None:
+    def _look_at(self, thread_id: int) -> PartAndStack | None:
         """A look at a thread; None if it ran on meanwhile, so its stack may not belong to its part."""
         position = self._position(thread_id)
         part, frame, _instruction = position
         stack = self.stack(frame) if frame else ()
         return (part, stack) if self._position(thread_id) == position else None
 
-    def _note(self, looks: Collection[Look], before: float, now: float) -> float:
+    def _note(self, looks: Collection[PartAndStack], before: float, now: float) -> float:
         passed = max(0.0, EVERY_S * ((now - before) // EVERY_S))  # `own_time` may go back by a wait
         for look in looks:
             self.times[look] += passed / len(looks)
@@ -349,7 +349,7 @@ def places(pattern: str, file: str) -> Iterator[str]:
             yield f"{os.path.basename(file)}:{number}"
 
 
-def lines(times: Mapping[Look, float], passes: Collection[Place] = ()) -> list[Line]:
+def timed_lines(times: Mapping[PartAndStack, float], passes: Collection[Place] = ()) -> list[TimedLine]:
     """The lines that took the most time, the largest first: the innermost with most of their callers' time.
 
     A line that calls several parts of a step, or a pass, is a loop: the lines that it calls are listed, and
@@ -367,9 +367,9 @@ def lines(times: Mapping[Look, float], passes: Collection[Place] = ()) -> list[L
     return merged(line for part, stacks in by_part.items() for line in _named(part, stacks, least, loops))
 
 
-def merged(lines: Iterable[Line]) -> list[Line]:
+def merged(lines: Iterable[TimedLine]) -> list[TimedLine]:
     """Each line once, with the seconds of all callers or loader workers; the largest first."""
-    by_place: dict[tuple[str, str, int], Line] = {}
+    by_place: dict[tuple[str, str, int], TimedLine] = {}
     for line in lines:
         place = line.part, line.file, line.line
         before = by_place[place].seconds if place in by_place else 0.0
@@ -377,7 +377,7 @@ def merged(lines: Iterable[Line]) -> list[Line]:
     return sorted(by_place.values(), key=lambda line: -line.seconds)
 
 
-def _named(part: str, stacks: Stacks, least: float, loops: Collection[Place]) -> Iterator[Line]:
+def _named(part: str, stacks: Stacks, least: float, loops: Collection[Place]) -> Iterator[TimedLine]:
     """The outermost line of each stack, or the lines that it calls if one of them has most of its time."""
     by_line = defaultdict[Place, Stacks](dict)
     for stack, seconds in stacks.items():
@@ -390,12 +390,12 @@ def _named(part: str, stacks: Stacks, least: float, loops: Collection[Place]) ->
         most = max(inner, key=inner.__getitem__, default=place)
         is_loop = place in loops
         if not inner or not (is_loop or inner[most] >= _MOST * total):
-            yield _line(part, group)
+            yield _timed_line(part, group)
             continue
         yield from _named(part, _called_by(group, most), least, loops)
         own: Stacks = {stack: seconds for stack, seconds in group.items() if len(stack) == 1}
         if is_loop and own and sum(own.values()) >= least:
-            yield _line(part, own)
+            yield _timed_line(part, own)
 
 
 def _seconds_within(group: Stacks) -> dict[Place, float]:
@@ -418,7 +418,7 @@ def _called_by(group: Stacks, most: Place) -> Stacks:
     return below
 
 
-def _line(part: str, group: Stacks) -> Line:
+def _timed_line(part: str, group: Stacks) -> TimedLine:
     """The outermost line of these stacks, with the library functions that it was in."""
     total = sum(group.values())
     by_function = defaultdict[str, float](float)  # seconds; functions in C have no name
@@ -429,7 +429,7 @@ def _line(part: str, group: Stacks) -> Line:
     names = largest_first[:4] if total > 2 * unnamed_s else []
     file, line = next(iter(group))[0].place
     text = text_at(f"{file}:{line}")
-    return Line(part, file, line, total, names, text, within=_function_within(group))
+    return TimedLine(part, file, line, total, names, text, within=_function_within(group))
 
 
 def _function_within(group: Stacks) -> str:
@@ -446,7 +446,7 @@ def _function_within(group: Stacks) -> str:
     return ""
 
 
-def called(line: Line, times: Times, calls: Counter[tuple[str, str]]) -> Line:
+def called(line: TimedLine, times: Times, calls: Counter[tuple[str, str]]) -> TimedLine:
     """A line, with how often a loop calls its function in a step, if one does; `calls`: of all functions."""
     by_loop = defaultdict[tuple[str, int, Spot | None], float](float)  # by function, its calls, and the loop
     for (part, stack), seconds in times.items():

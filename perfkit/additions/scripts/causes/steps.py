@@ -11,7 +11,7 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import AGAIN, BETWEEN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
-from perfkit.additions.shared.lines import EVERY_S, Line, text_at
+from perfkit.additions.shared.lines import EVERY_S, TimedLine, text_at
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
@@ -155,7 +155,7 @@ def _zeros(symptoms: Symptoms) -> Found:
         yield _CAUSES.found("mostly_zeros", line.where, line=line, rows=rows, columns=columns, part=part)
 
 
-def _calls_model(symptoms: Symptoms, line: Line, evaluation: str) -> bool:
+def _calls_model(symptoms: Symptoms, line: TimedLine, evaluation: str) -> bool:
     """Whether a line calls the model, as the line of an evaluation and those of the forward pass do."""
     of_forward = {forward_line.where for forward_line, _ in symptoms.lines("forward")}
     is_loss = any(name.endswith("Loss.forward") for name in line.calls)
@@ -278,6 +278,6 @@ def _places_of(symptoms: Symptoms, *roles: str) -> set[str]:
     return {os.path.basename(site.place) for site in symptoms.script.sites if site.role in roles}
 
 
-def _call_s(symptoms: Symptoms, line: Line) -> float:
+def _call_s(symptoms: Symptoms, line: TimedLine) -> float:
     """Seconds of a call from a loop; 0 if no loop was seen to call the line's function."""
     return line.seconds / symptoms.evidence.steps / line.times if line.times else 0.0

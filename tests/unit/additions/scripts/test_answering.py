@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfkit.additions.scripts.questions import Answering, Line
+from perfkit.additions.scripts.questions import Answering, ParentConnection
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.errors import RunFailed, TrainingEnded
 from perfkit.process import Answer, Question
@@ -74,7 +74,7 @@ def parent(monkeypatch):
 @pytest.fixture
 def answering(parent):
     script = Script(settings(), SimpleNamespace(ignored=nullcontext))
-    return Answering(Asked(script), Line(parent.theirs))
+    return Answering(Asked(script), ParentConnection(parent.theirs))
 
 
 def steps(*samples):

@@ -39,7 +39,7 @@ from perfkit.additions.scripts.messages import (
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.training import Updates
 from perfkit.additions.scripts.watching import trend_of
-from perfkit.additions.shared.lines import EVERY_S, Line, Spot
+from perfkit.additions.shared.lines import EVERY_S, Spot, TimedLine
 from perfkit.worker.messages import DeviceFacts
 from tests.support.settings import settings
 
@@ -65,7 +65,7 @@ def test_denormal_numbers_are_a_cause_where_the_cpu_is_slow_with_them(slow, name
 @pytest.mark.parametrize(("device", "workers", "gain"), [("cpu", 2, None), ("cpu", 0, 2.0), ("cuda", 2, 2.0)])
 def test_what_workers_load_has_no_bound_where_they_share_the_cores_with_the_steps(device, workers, gain):
     """A wait of half of a step says little: a faster sample leaves its cores to the model."""
-    line = Line("data set", "/home/me/train.py", 7, 1.0, [], "decode(file)")
+    line = TimedLine("data set", "/home/me/train.py", 7, 1.0, [], "decode(file)")
     loading = Loading(batches=10, samples=80, seconds=1.0, lines=[line] if workers else [])
     (found,) = findings(
         seen(
@@ -82,7 +82,9 @@ def test_what_workers_load_has_no_bound_where_they_share_the_cores_with_the_step
 
 def loading_in_lines(seconds, workers=2):
     """What is said of two seconds of loading, one of each four seconds of a step, with these lines."""
-    found = [Line("data set", "/home/me/data.py", at, took, [], f"line {at}") for at, took in seconds.items()]
+    found = [
+        TimedLine("data set", "/home/me/data.py", at, took, [], f"line {at}") for at, took in seconds.items()
+    ]
     loading = Loading(batches=10, samples=80, seconds=2.0, lines=found)
     parts = {"waiting": 1.0, "forward": 3.0}
     return findings(seen("cuda", parts=parts, loading=loading, data=DataFacts(kind="Texts", workers=workers)))
@@ -100,7 +102,7 @@ def test_lines_that_take_about_the_same_are_named_together():
 def test_a_line_of_the_sampler_is_told_apart_from_those_that_make_a_batch():
     """It was said of it that a batch takes 0.1 s, which is what the data set does, and to add workers."""
     places = {"sampler": 7, "data set": 12, "collate": 13}
-    found = [Line(part, "/home/me/data.py", at, 2.0, [], f"line {at}") for part, at in places.items()]
+    found = [TimedLine(part, "/home/me/data.py", at, 2.0, [], f"line {at}") for part, at in places.items()]
     loading = Loading(batches=10, samples=80, seconds=1.0)
     parts = dict.fromkeys(places, 2.0)
     data = DataFacts(kind="Texts", workers=0)
@@ -126,7 +128,7 @@ def test_a_line_of_workers_has_its_share_of_all_that_they_load():
 def test_a_line_is_said_to_be_in_each_step_only_if_it_is(own, when):
     """A plot each ten steps takes as much of the run as a metric in each of them."""
     plain = [StepTime(n, 0.6 + took, [0.0, 0.3, 0.3, 0.0, took]) for n, took in enumerate(own)]
-    line = Line(OWN, "/home/me/train.py", 9, 4.0, [], "plot(losses)")
+    line = TimedLine(OWN, "/home/me/train.py", 9, 4.0, [], "plot(losses)")
     looked = Evidence(steps=10, parts={OWN: 4.0, "forward": 6.0}, lines=[line])
     run = Account(parts={"steps": 1.0}, plain=plain)
     (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
@@ -248,7 +250,9 @@ def test_an_archive_of_arrays_is_told_where_each_sample_reads_a_whole_one(
         monkeypatch.setattr(sys.modules[__name__], "BEATS", beats.file, raising=False)
     facts = data_facts(SimpleNamespace(dataset=torch.utils.data.Subset(beats, range(samples))), 0)
     assert (facts.archives, facts.in_memory) == (archives, [])
-    line = Line("data set", "/home/me/train.py", 7, 4.0, ["NpzFile.__getitem__"], 'x = self.file["x"][i]')
+    line = TimedLine(
+        "data set", "/home/me/train.py", 7, 4.0, ["NpzFile.__getitem__"], 'x = self.file["x"][i]'
+    )
     loading = Loading(batches=10, samples=80, seconds=4.0)
     (found,) = findings(
         seen(parts={"data set": 6.0, "forward": 4.0}, lines=[line], loading=loading, data=facts)
@@ -264,7 +268,7 @@ def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
     steps = [StepTime(n, 0.01 + 1e-4 * n, [0.0, 0.003, 0.005, 0.001, 0.001 + 1e-4 * n]) for n in range(60)]
     trend, growing = trend_of(Account(parts={"steps": 1.0}, plain=steps))
     assert (trend.kind, growing) == ("grows", OWN) and trend.per_step == pytest.approx(1e-4)
-    line = Line(OWN, "/home/me/train.py", 9, 1.0, [], "auc(scores)")
+    line = TimedLine(OWN, "/home/me/train.py", 9, 1.0, [], "auc(scores)")
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.5, 0.0, 0.0, 0.5])])
     looked = Evidence(steps=10, parts={OWN: 1.0, "forward": 1.0}, lines=[line])
     known = {"script": seen().script, "run": run, "evidence": looked, "cores": 2}
@@ -284,7 +288,7 @@ def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
     ],
 )
 def test_a_line_is_no_cause_by_the_chance_of_few_looks(looks, of, named):
-    line = Line(OWN, "/home/me/train.py", 9, looks * EVERY_S, [], "step(x)")
+    line = TimedLine(OWN, "/home/me/train.py", 9, looks * EVERY_S, [], "step(x)")
     asked = seen(parts={OWN: looks * EVERY_S, "forward": (of - looks) * EVERY_S}, lines=[line])
     plain = [StepTime(1, 1.0, [0.0, 0.3, 0.6, 0.0, 0.1])]
     run = Account(parts={"steps": 1.0}, plain=plain)
@@ -299,7 +303,7 @@ def test_a_line_is_no_cause_by_the_chance_of_few_looks(looks, of, named):
     ],
 )
 def test_a_line_is_called_after_what_takes_most_of_its_time(calls, cause):
-    line = Line(OWN, "/home/me/train.py", 9, 4.0, calls, "best = deepcopy(model.state_dict())")
+    line = TimedLine(OWN, "/home/me/train.py", 9, 4.0, calls, "best = deepcopy(model.state_dict())")
     (found,) = findings(seen(parts={OWN: 4.0, "forward": 6.0}, lines=[line]))
     assert (found.cause, found.where, found.share) == (cause, "train.py:9", pytest.approx(0.4))
 
@@ -338,7 +342,9 @@ def test_threads_that_the_script_sets_are_a_cause_where_cores_idle_or_have_sever
 def test_many_short_operators_are_a_cause(operators, passes_s, batch, says):
     """Ten steps were looked at, of which forward and backward take half."""
     parts = {"forward": 4 * passes_s, "backward": 6 * passes_s, "optimizer": 10 * passes_s}
-    line = Line("forward", "/home/me/train.py", 26, 4 * passes_s, ["LSTMCell.forward"], "h = self.cell(x[t])")
+    line = TimedLine(
+        "forward", "/home/me/train.py", 26, 4 * passes_s, ["LSTMCell.forward"], "h = self.cell(x[t])"
+    )
     asked = seen(parts=parts, lines=[line], nodes={3: operators, 4: operators})
     script = msgspec.structs.replace(asked.script, samples_per_step=batch)
     found = findings(msgspec.structs.replace(asked, script=script))
@@ -358,7 +364,7 @@ def test_many_short_operators_are_a_cause(operators, passes_s, batch, says):
 )
 def test_a_line_of_the_forward_pass_is_named_where_it_has_no_backward_pass(calls, backward_s, named):
     """A mask that is filled in a loop is not in the graph; matrix products take longer in backward."""
-    line = Line("forward", "/home/me/model.py", 20, 3.0, calls, "mask[i, j] = 0.0")
+    line = TimedLine("forward", "/home/me/model.py", 20, 3.0, calls, "mask[i, j] = 0.0")
     parts = {"forward": 4.0, "backward": backward_s}
     found = findings(seen(parts=parts, lines=[line]))
     assert [(each.cause, each.where) for each in found] == [(name, "model.py:20") for name in named]
@@ -373,7 +379,7 @@ def test_a_line_of_the_forward_pass_is_named_where_it_has_no_backward_pass(calls
     ],
 )
 def test_a_line_of_the_user_s_own_backward_pass_or_optimizer_is_named(part, backward_s, says):
-    line = Line(part, "/home/me/rules.py", 20, 3.0, ["Tensor.norm"], "scale = row.norm()")
+    line = TimedLine(part, "/home/me/rules.py", 20, 3.0, ["Tensor.norm"], "scale = row.norm()")
     parts = {"forward": 2.0, "backward": backward_s, "optimizer": 4.0}
     found = findings(seen(parts=parts, lines=[line]))
     assert [(each.cause, each.where) for each in found] == [("line_of_pass", "rules.py:20")] * bool(says)
@@ -393,14 +399,14 @@ def test_a_line_of_the_user_s_own_backward_pass_or_optimizer_is_named(part, back
 )
 def test_a_line_of_an_optimizer_is_done_less_often_or_on_larger_tensors(text, part, times, says):
     """Larger tensors were the remedy of 18 decompositions, which take a millisecond each."""
-    line = Line(part, "/home/me/rules.py", 20, 3.0, [], text, times=times)
+    line = TimedLine(part, "/home/me/rules.py", 20, 3.0, [], text, times=times)
     (found,) = findings(seen(parts={"forward": 1.0, "backward": 8.0, "optimizer": 4.0}, lines=[line]))
     assert found.change.startswith(says) and (times != 18 or "on larger" not in found.change)
 
 
 def test_the_call_of_a_pass_is_no_line_of_it():
     """Where several lines share the time of a pass, that is all that is known."""
-    line = Line("optimizer", "/home/me/train.py", 9, 3.0, [], "optimizer.step()")
+    line = TimedLine("optimizer", "/home/me/train.py", 9, 3.0, [], "optimizer.step()")
     asked = seen(parts={"forward": 2.0, "optimizer": 4.0}, lines=[line])
     site = Site("step", [Frame("/home/me/train.py", 9, 9, 0, 16)])
     script = msgspec.structs.replace(asked.script, sites=[site])
@@ -412,7 +418,9 @@ def test_the_call_of_a_pass_is_no_line_of_it():
 ])  # fmt: skip
 def test_a_model_that_a_step_calls_without_gradients_is_named_by_the_call(calls, named):
     """Its lines are those of the forward pass as well, so they are not named as lines of the script's own."""
-    lines = [Line(part, "/home/me/net.py", 5, 4.0, calls, "return self.net(x)") for part in (OWN, "forward")]
+    lines = [
+        TimedLine(part, "/home/me/net.py", 5, 4.0, calls, "return self.net(x)") for part in (OWN, "forward")
+    ]
     asked = seen(parts={OWN: 4.0, "forward": 4.0, "backward": 8.0}, lines=lines)
     frames = [Frame("/home/me/train.py", at, at, 0, 16) for at in (9, 30)]
     script = msgspec.structs.replace(asked.script, sites=[Site("evaluation", frames)])
@@ -457,7 +465,7 @@ def test_a_backward_pass_of_a_sum_goes_again_through_the_losses_before(is_summed
 @pytest.mark.parametrize("at", [9, 200])  # the number of the other line may begin with that of this one
 def test_a_line_that_calls_a_layer_outside_of_the_model_is_no_model(at):
     """A module on a line of its own, next to an evaluation now and then, was the first sentence."""
-    line = Line(OWN, "/home/me/train.py", 20, 4.0, ["Softmax.forward"], "p = softmax(out)")
+    line = TimedLine(OWN, "/home/me/train.py", 20, 4.0, ["Softmax.forward"], "p = softmax(out)")
     asked = seen(parts={OWN: 4.0, "forward": 4.0, "backward": 8.0}, lines=[line])
     script = msgspec.structs.replace(
         asked.script, sites=[Site("evaluation", [Frame("/home/me/train.py", at, at, 0, 16)])]
@@ -527,7 +535,7 @@ def test_operators_that_a_step_goes_back_through_several_times_are_a_cause(again
 def test_what_a_library_loads_has_its_functions_where_the_line_says_nothing_of_them(text, says):
     """Of a torchvision Compose, the line that calls all of its parts was all that was said."""
     first = "RandomRotation.forward" if "tf" in text else "pil_loader"
-    line = Line("data set", "/home/me/train.py", 7, 1.0, [first, "Resize.forward"], text)
+    line = TimedLine("data set", "/home/me/train.py", 7, 1.0, [first, "Resize.forward"], text)
     loading = Loading(batches=10, samples=80, seconds=1.0)
     data = DataFacts(kind="ImageFolder", workers=0)
     (found,) = findings(
@@ -543,7 +551,7 @@ def test_many_operators_of_a_graph_that_grows_are_those_of_earlier_steps():
 
 
 def test_a_line_with_a_cause_is_not_said_to_be_a_line_of_the_forward_pass_as_well():
-    line = Line("forward", "/home/me/train.py", 26, 0.9, [], "np.quantile(x, 0.5)")
+    line = TimedLine("forward", "/home/me/train.py", 26, 0.9, [], "np.quantile(x, 0.5)")
     parts = {"forward": 1.0, "backward": 0.2}
     found = findings(seen(parts=parts, lines=[line], in_hooks={"/home/me/train.py:26": 0.9}))
     assert [each.cause for each in found] == ["work_in_hooks"]
@@ -572,7 +580,7 @@ def test_gradients_without_rows_of_their_own_are_left_alone(gradient):
 
 def test_what_the_rows_of_an_embedding_cost_is_the_optimizer_s_part_for_those_that_are_not_touched():
     """How much faster sparse gradients are is not known: they have a cost, and save some of backward."""
-    line = Line("optimizer", "/home/me/train.py", 61, 6.0, ["Adam.step"], "optimizer.step()")
+    line = TimedLine("optimizer", "/home/me/train.py", 61, 6.0, ["Adam.step"], "optimizer.step()")
     rows = Rows(count=1000, touched=100, of_weights=0.8, names=["context.weight"])
     (found,) = findings(seen(parts={"optimizer": 6.0, "backward": 4.0}, lines=[line], rows=rows))
     assert (found.cause, found.where, found.share) == ("dense_embedding", "train.py:61", pytest.approx(0.432))
@@ -676,7 +684,7 @@ def test_gradients_of_rows_are_looked_at_before_the_script_clears_them(monkeypat
 @pytest.mark.parametrize(
     ("lines", "where", "share"),
     [
-        ([Line(BETWEEN, "/home/me/train.py", 31, 1.5, [], "while j in bought:")], "train.py:31", 0.375),
+        ([TimedLine(BETWEEN, "/home/me/train.py", 31, 1.5, [], "while j in bought:")], "train.py:31", 0.375),
         ([], "", 0.5),
     ],
 )
@@ -688,7 +696,9 @@ def test_much_time_between_steps_is_a_cause_and_has_its_line_if_that_was_seen(li
 
 
 def test_rows_that_are_fetched_one_by_one_are_not_a_slow_line_as_well():
-    line = Line("data set", "/home/me/train.py", 29, 0.3, ["TensorDataset.__getitem__"], "for x in loader:")
+    line = TimedLine(
+        "data set", "/home/me/train.py", 29, 0.3, ["TensorDataset.__getitem__"], "for x in loader:"
+    )
     loading = Loading(batches=10, samples=640, seconds=0.01)
     data = DataFacts(kind="Rows", workers=0, in_memory=["x"])
     parts = {"sampler": 0.1, "data set": 0.3, "forward": 0.6}
@@ -775,7 +785,7 @@ def test_memory_of_a_list_that_grows_is_told_by_its_step_and_not_by_how_many_the
 def test_what_each_training_does_between_its_passes_is_a_cause_if_it_takes_longer_than_they_do(
     function, seconds, named
 ):
-    line = Line(OWN, "/home/me/train.py", 9, seconds, [function], "prepare()")
+    line = TimedLine(OWN, "/home/me/train.py", 9, seconds, [function], "prepare()")
     asked = seen(parts={OWN: seconds, "forward": 3.0, "backward": 6.0}, lines=[line])
     plain = [StepTime(1, 1.0, [0.0, 0.3, 0.6, 0.0, 0.4])]
     run = Account(parts={"steps": 1.0}, plain=plain)
@@ -797,7 +807,7 @@ def test_a_line_of_forward_that_computes_much_more_than_it_returns_is_a_cause_th
 ):
     """Which is usual, and no reason to leave a matrix of all pairs unsaid; half of a forward pass is much."""
     for seconds, named in ((2.0, remedy), (1.4, None)):
-        line = Line("forward", "/home/me/train.py", 9, seconds, [], text)
+        line = TimedLine("forward", "/home/me/train.py", 9, seconds, [], text)
         found = findings(seen(parts={"forward": 3.0, "backward": 6.0}, lines=[line]))
         assert [each.cause for each in found] == ["line_of_forward"] * bool(named)
         assert all(
@@ -807,7 +817,7 @@ def test_a_line_of_forward_that_computes_much_more_than_it_returns_is_a_cause_th
 
 def test_a_whole_training_is_no_line_of_its_forward_pass():
     """`Trainer.train()` was told to make fewer calls on larger tensors, as Python's part of forward was long."""
-    line = Line("forward", "/home/me/train.py", 42, 5.0, ["Trainer.train"], "trainer.train()")
+    line = TimedLine("forward", "/home/me/train.py", 42, 5.0, ["Trainer.train"], "trainer.train()")
     asked = seen(parts={"forward": 5.0, "backward": 4.0}, lines=[line])
     for role, named in (("backward", []), ("forward", ["line_of_forward"])):
         site = Site(role, [Frame("/home/me/train.py", 42, 42, 0, 16)])
@@ -819,7 +829,7 @@ def test_a_whole_training_is_no_line_of_its_forward_pass():
 @pytest.mark.parametrize("is_disturbed", [True, False])
 def test_on_a_busy_machine_a_batch_is_said_to_be_timed_without_waits_for_a_core(is_disturbed):
     """It was said to take 178 ms, next to 179 ms a step in only one of its lines."""
-    line = Line("data set", "/home/me/train.py", 7, 1.0, [], "std = self.x.std(0)")
+    line = TimedLine("data set", "/home/me/train.py", 7, 1.0, [], "std = self.x.std(0)")
     loading = Loading(batches=10, samples=80, seconds=1.0)
     asked = seen(parts={"data set": 1.0, "forward": 1.0}, lines=[line], loading=loading)
     (found,) = findings(msgspec.structs.replace(asked, is_disturbed=is_disturbed))
@@ -829,7 +839,7 @@ def test_on_a_busy_machine_a_batch_is_said_to_be_timed_without_waits_for_a_core(
 
 @pytest.mark.parametrize(("compiled", "named"), [(0, ["line_of_forward"]), (2, [])])
 def test_a_forward_pass_that_is_compiled_meanwhile_does_not_take_longer_because_of_a_line(compiled, named):
-    line = Line("forward", "/home/me/train.py", 9, 5.0, [], "loss = model(x).mean()")
+    line = TimedLine("forward", "/home/me/train.py", 9, 5.0, [], "loss = model(x).mean()")
     asked = seen(parts={"forward": 6.0, "backward": 3.0}, lines=[line])
     run = Account(parts={"steps": 1.0}, compiled=compiled)
     assert [each.cause for each in findings(msgspec.structs.replace(asked, run=run))] == named
@@ -845,7 +855,7 @@ def test_a_forward_pass_that_is_compiled_meanwhile_does_not_take_longer_because_
 )
 def test_a_line_that_calls_the_model_is_named_where_its_own_part_takes_much(role, seconds, named):
     """A Jacobian of 45% of the run was in the table, and not in what to try."""
-    line = Line(OWN, "/home/me/train.py", 42, seconds, ["jacobian"], "jac = jacobian(model, pos)")
+    line = TimedLine(OWN, "/home/me/train.py", 42, seconds, ["jacobian"], "jac = jacobian(model, pos)")
     looked = Evidence(steps=10, parts={OWN: seconds, "forward": 10 - seconds}, lines=[line])
     script = ScriptFacts(
         device="cpu", facts=DeviceFacts(), sites=[Site(role, [Frame(line.file, 42, 42, 0, 9)])]
@@ -876,7 +886,7 @@ def test_a_line_that_calls_the_model_is_named_where_its_own_part_takes_much(role
 )
 def test_fewer_calls_are_the_remedy_only_of_a_line_that_makes_many(text, called, says):
     times = 4 if "called 4" in called else 600 if called else 0
-    line = Line(OWN, "/home/me/train.py", 9, 4.0, [], text, called, times)
+    line = TimedLine(OWN, "/home/me/train.py", 9, 4.0, [], text, called, times)
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.6, 0.0, 0.0, 0.4])])
     looked = Evidence(steps=10, parts={OWN: 4.0, "forward": 6.0}, lines=[line])
     (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
@@ -884,7 +894,7 @@ def test_fewer_calls_are_the_remedy_only_of_a_line_that_makes_many(text, called,
 
 
 def test_a_backward_pass_is_not_long_by_the_chance_of_few_looks():
-    line = Line(OWN, "/home/me/train.py", 9, 15 * EVERY_S, [], "sum(history)")
+    line = TimedLine(OWN, "/home/me/train.py", 9, 15 * EVERY_S, [], "sum(history)")
     parts = {OWN: line.seconds, "forward": EVERY_S, "backward": 4 * EVERY_S}
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.2, 0.4, 0.0, 0.4])])
     asked = seen(parts=parts, lines=[line])
@@ -897,7 +907,7 @@ def test_a_backward_pass_is_not_long_by_the_chance_of_few_looks():
 )
 def test_a_line_whose_backward_pass_may_take_long_has_no_bound(backward_s, own_s, cause, gain):
     """Gradients one by one, with graphs, were a quarter of a run that became 16 times as fast without."""
-    line = Line(OWN, "/home/me/train.py", 9, own_s, [], "rows = grad(out[i], x, create_graph=True)")
+    line = TimedLine(OWN, "/home/me/train.py", 9, own_s, [], "rows = grad(out[i], x, create_graph=True)")
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.5, 0.0, 0.0, 0.4])])
     looked = Evidence(
         steps=10,
@@ -911,7 +921,7 @@ def test_a_line_whose_backward_pass_may_take_long_has_no_bound(backward_s, own_s
 
 @pytest.mark.parametrize("draws", [True, False])
 def test_what_is_random_is_not_to_be_done_once_in_advance(draws):
-    line = Line("data set", "/home/me/train.py", 22, 6.0, [], "return self.aug(self.x[i]), self.y[i]")
+    line = TimedLine("data set", "/home/me/train.py", 22, 6.0, [], "return self.aug(self.x[i]), self.y[i]")
     data = DataFacts(kind="Images", workers=0, draws=draws)
     (found,) = findings(seen(parts={"data set": 6.0, "forward": 4.0}, lines=[line], data=data))
     what = "what is not random" if draws else "it"
@@ -924,7 +934,7 @@ def test_whether_the_data_set_draws_is_asked_where_it_loads():
 
 
 def test_what_a_line_between_steps_makes_again_is_made_once_before_the_training():
-    line = Line(BETWEEN, "/home/me/train.py", 41, 4.0, ["loads"], "return DataLoader(Sensors(PATH))")
+    line = TimedLine(BETWEEN, "/home/me/train.py", 41, 4.0, ["loads"], "return DataLoader(Sensors(PATH))")
     run = Account(parts={"steps": 6.0, BETWEEN: 4.0})
     looked = Evidence(steps=10, parts={BETWEEN: 4.0, "forward": 6.0}, lines=[line])
     (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
@@ -1034,7 +1044,7 @@ def test_a_weight_that_a_pass_computes_several_times_from_its_parametrization_is
     assert computed(weights, again)[0] == 1, "a backward pass computes it again on purpose"
     other = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(4, 4))
     assert computed({other.parametrizations.weight}, lambda: [model(x) for _ in range(5)])[0] == 0
-    line = Line("forward", "/home/me/cell.py", 14, 8.0, ["Linear.forward"], "self.rec(h)")
+    line = TimedLine("forward", "/home/me/cell.py", 14, 8.0, ["Linear.forward"], "self.rec(h)")
     parts = {"forward": 8.0, "backward": 8.0}
     (found,) = findings(seen(parts=parts, lines=[line], parametrized=(5, 0.4)))
     assert (found.cause, found.where, found.gain) == ("parametrized_again", "cell.py:14", None)
@@ -1097,7 +1107,7 @@ def test_a_thread_that_spins_comes_first_and_one_that_computes_may_be_meant(
     ],
 )
 def test_a_line_that_takes_long_before_the_first_step_is_told(start_s, text, said):
-    line = Line("before the first step", "/me/text.py", 20, start_s, text=text)
+    line = TimedLine("before the first step", "/me/text.py", 20, start_s, text=text)
     run = Account(parts={"start": 69.0, "steps": 40.0}, start_lines=[line])
     told = [each for each in findings(msgspec.structs.replace(seen(), run=run)) if each.cause == "start"]
     assert [each.urgency for each in told] == ([] if said is None else [pytest.approx(said)])
@@ -1106,7 +1116,7 @@ def test_a_line_that_takes_long_before_the_first_step_is_told(start_s, text, sai
 
 
 def test_a_teacher_s_gradients_are_named_once_with_their_line():
-    line = Line("backward", "/me/distill.py", 45, 1.5, text="t = self.teacher(x)")
+    line = TimedLine("backward", "/me/distill.py", 45, 1.5, text="t = self.teacher(x)")
     parts = {"forward": 1.0, "backward": 2.0}
     told = findings(seen(parts=parts, in_vain=[line], without_optimizer=0.99))
     assert [(each.cause, each.where) for each in told] == [("gradients_in_vain", "distill.py:45")]
@@ -1116,7 +1126,9 @@ def test_a_teacher_s_gradients_are_named_once_with_their_line():
 
 @pytest.mark.parametrize(("of_workers", "archives"), [(True, ["store"]), (False, [])])
 def test_an_archive_that_a_worker_has_opened_for_itself_is_named(of_workers, archives):
-    line = Line("data set", "/me/data.py", 49, 4.0, ["NpzFile.__getitem__"], 'window(store["images"][i])')
+    line = TimedLine(
+        "data set", "/me/data.py", 49, 4.0, ["NpzFile.__getitem__"], 'window(store["images"][i])'
+    )
     loading = Loading(batches=10, samples=80, seconds=4.0, wall_s=4.0, lines=[line], archives=archives)
     facts = DataFacts(kind="Slices", workers=2)
     found = findings(seen(parts={"waiting": 4.0, "forward": 4.0}, loading=loading, data=facts))
@@ -1126,7 +1138,7 @@ def test_an_archive_that_a_worker_has_opened_for_itself_is_named(of_workers, arc
 @pytest.mark.parametrize("part", [OWN, "data set"])
 def test_the_bound_of_a_line_holds_if_its_function_goes_with_it(part):
     """Boxes that were matched one by one: the run became 3.5 times as fast, the line is 56% of it."""
-    line = Line(part, "/me/loss.py", 35, 5.6, text="overlaps[g, k] = iou(box, anchor)")
+    line = TimedLine(part, "/me/loss.py", 35, 5.6, text="overlaps[g, k] = iou(box, anchor)")
     line = msgspec.structs.replace(line, around="Loss.match", around_s=7.4)
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.2, 0.0, 0.0, 0.8])])
     looked = Evidence(steps=10, parts={part: 7.5, "forward": 2.5}, lines=[line])
@@ -1143,7 +1155,7 @@ def test_the_bound_of_a_line_holds_if_its_function_goes_with_it(part):
     ],
 )
 def test_a_line_that_is_known_to_be_slow_has_its_own_remedy(text, says):
-    line = Line(OWN, "/home/me/train.py", 9, 4.0, [], text)
+    line = TimedLine(OWN, "/home/me/train.py", 9, 4.0, [], text)
     run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.6, 0.0, 0.0, 0.4])])
     looked = Evidence(steps=10, parts={OWN: 4.0, "forward": 6.0}, lines=[line])
     (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
@@ -1154,7 +1166,7 @@ def test_a_line_that_is_known_to_be_slow_has_its_own_remedy(text, says):
     ("optimizer", "says"), [("Adagrad", "Adagrad takes its gradients"), ("Adam", "SparseAdam")]
 )
 def test_a_dense_embedding_has_the_remedy_of_its_optimizer(optimizer, says):
-    line = Line("optimizer", "/me/train.py", 53, 6.0, text="opt.step()")
+    line = TimedLine("optimizer", "/me/train.py", 53, 6.0, text="opt.step()")
     rows = Rows(count=1_000_000, touched=13_000, of_weights=0.9)
     asked = seen(parts={"optimizer": 6.0, "backward": 4.0}, lines=[line], rows=rows)
     script = msgspec.structs.replace(asked.script, optimizers=[optimizer])
@@ -1163,7 +1175,7 @@ def test_a_dense_embedding_has_the_remedy_of_its_optimizer(optimizer, says):
 
 
 def test_gradients_that_are_thrown_away_are_a_waste_with_the_line_that_computes_for_them():
-    line = Line("backward", "/me/gan.py", 71, 1.5, text="fake = self.G(z)")
+    line = TimedLine("backward", "/me/gan.py", 71, 1.5, text="fake = self.G(z)")
     told = findings(seen(parts={"forward": 1.0, "backward": 2.0}, in_vain=[line]))[0]
     assert (told.cause, told.where, told.kind) == ("gradients_in_vain", "gan.py:71", "waste")
     assert "is the backward pass of what `fake = self.G(z)` computes" in told.evidence
@@ -1179,7 +1191,7 @@ def test_gradients_that_are_thrown_away_are_a_waste_with_the_line_that_computes_
     ],
 )
 def test_a_dense_matrix_of_zeros_is_told_where_a_product_takes_most(zeros, text, is_told):
-    line = Line("forward and backward", "/me/gcn.py", 45, 2.5, text=text)
+    line = TimedLine("forward and backward", "/me/gcn.py", 45, 2.5, text=text)
     told = findings(seen(parts={"forward": 1.0, "backward": 2.0}, operators=[line], zeros=zeros))
     assert [each.where for each in told if each.cause == "mostly_zeros"] == ["gcn.py:45"] * is_told
     assert all("4000 × 4000 of which 0.20% is not zero" in each.evidence for each in told[:1] if is_told)
@@ -1238,7 +1250,7 @@ def test_what_a_look_raises_is_noted_and_the_script_goes_on(monkeypatch):
 
 
 def test_the_bound_of_a_line_between_steps_is_that_of_its_function():
-    line = Line(BETWEEN, "/me/data.py", 34, 4.0, text="seen = rows[rows[:, 0] == u]")
+    line = TimedLine(BETWEEN, "/me/data.py", 34, 4.0, text="seen = rows[rows[:, 0] == u]")
     line = msgspec.structs.replace(line, around="NCFData.ng_sample", around_s=7.0)
     run = Account(parts={"steps": 2.0, BETWEEN: 8.0})
     looked = Evidence(steps=10, parts={BETWEEN: 7.0, "forward": 3.0}, lines=[line])

@@ -28,7 +28,7 @@ from perfkit.additions.scripts.messages import (
 )
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.scripts.training import Updates
-from perfkit.additions.shared.lines import Line
+from perfkit.additions.shared.lines import TimedLine
 from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
 from perfkit.results.stats import Ratio
@@ -124,10 +124,10 @@ def test_memory_is_said_to_grow_if_it_does_in_most_parts_of_the_time(each, named
 
 
 @pytest.mark.parametrize(("line", "where", "says"), [
-    (Line("evaluation", "/home/me/train.py", 22, 6.0, [], "best += rank(scores)"), "train.py:22", "`best += rank(scores)`"),
-    (Line("evaluation", "/home/me/train.py", 22, 6.0, ["Net.forward"], "model(x)"), "train.py:7", ""),
-    (Line("evaluation", "/home/me/train.py", 22, 2.0, [], "best += rank(scores)"), "train.py:7", ""),
-    (Line("evaluation", "/home/me/train.py", 22, 6.0, ["pil_loader"], "for x in test:"), "train.py:7", "pil_loader"),
+    (TimedLine("evaluation", "/home/me/train.py", 22, 6.0, [], "best += rank(scores)"), "train.py:22", "`best += rank(scores)`"),
+    (TimedLine("evaluation", "/home/me/train.py", 22, 6.0, ["Net.forward"], "model(x)"), "train.py:7", ""),
+    (TimedLine("evaluation", "/home/me/train.py", 22, 2.0, [], "best += rank(scores)"), "train.py:7", ""),
+    (TimedLine("evaluation", "/home/me/train.py", 22, 6.0, ["pil_loader"], "for x in test:"), "train.py:7", "pil_loader"),
 ])  # fmt: skip
 def test_an_evaluation_is_said_with_the_line_that_has_most_of_it(line, where, says):
     run = Account(parts={"steps": 2.0, "evaluation": 8.0}, steps=40, evaluations=4)
@@ -153,7 +153,7 @@ def test_an_evaluation_is_told_of_no_grad_only_where_gradients_are_on():
 
 def test_the_start_of_an_epoch_is_said_with_the_line_of_the_sampler_or_the_data_set():
     run = Account(parts={"start": 1.0, "steps": 8.0, "starts of epochs": 2.0}, steps=40, epochs=[1, 14, 27])
-    line = Line("start", "/home/me/data.py", 20, 1.5, [], "order = sorted(rows)")
+    line = TimedLine("start", "/home/me/data.py", 20, 1.5, [], "order = sorted(rows)")
     asked = seen(run, parts={"start": 2.0}, lines=[line], data=DataFacts(kind="Rows", workers=0))
     (found,) = findings(asked)
     assert found.where == "data.py:20" and "each), most of it in `order = sorted(rows)`" in found.evidence
@@ -207,7 +207,7 @@ def test_workers_that_go_on_are_not_said_to_be_started_in_each_epoch():
 def test_a_line_that_loads_each_batch_is_no_cost_of_an_epoch_s_start(loads, named):
     """Of an epoch of 16 slow batches few were observed, and its first one was said to be a fifth of the run."""
     run = Account(parts={"steps": 8.0, "starts of epochs": 2.0}, steps=18, epochs=[1, 17])
-    line = Line("start", "/home/me/train.py", 17, 2.0, [], "return sorted(rows)")
+    line = TimedLine("start", "/home/me/train.py", 17, 2.0, [], "return sorted(rows)")
     in_batches = msgspec.structs.replace(line, part="data set", seconds=loads)
     parts = {"start": 2.0, "data set": loads, "forward": 8.0 - loads}
     told = findings(
@@ -224,7 +224,7 @@ def test_a_line_that_loads_each_batch_is_no_cost_of_an_epoch_s_start(loads, name
 def test_a_new_epoch_in_each_step_is_no_mistake_where_an_epoch_is_one_batch():
     run = Account(parts={"steps": 2.0, "starts of epochs": 8.0}, steps=40, epochs=[*range(1, 41)])
     data = DataFacts(kind="Files", workers=0, batches=2)
-    line = Line("start", "/home/me/train.py", 20, 8.0, ["Queue.get"], "x = next(iter(loader))")
+    line = TimedLine("start", "/home/me/train.py", 20, 8.0, ["Queue.get"], "x = next(iter(loader))")
     (mistake,) = findings(seen(run, data=data, parts={"start": 8.0}, lines=[line]))
     assert (mistake.cause, mistake.where) == ("epoch_in_each_step", "train.py:20")
     (meant,) = findings(seen(run, data=msgspec.structs.replace(data, batches=1)))
@@ -286,7 +286,7 @@ def test_inputs_are_padded_only_if_they_have_many_shapes(known, says, advises):
     ("workers", "advises"), [(0, "or move it into loader workers"), (2, "or add loader workers")]
 )
 def test_a_line_that_loads_is_moved_to_workers_or_to_more_of_them(workers, advises):
-    line = Line("data set", "/home/me/data.py", 12, 1.0, [], "decode(file)")
+    line = TimedLine("data set", "/home/me/data.py", 12, 1.0, [], "decode(file)")
     loading = Loading(batches=10, samples=80, seconds=2.0, lines=[line])
     data = DataFacts(kind="Texts", workers=workers)
     (found,) = findings(seen(parts={"waiting": 1.0, "forward": 3.0}, loading=loading, data=data))
@@ -332,7 +332,9 @@ def test_rows_that_workers_fetch_one_by_one_have_the_share_of_making_batches_alo
 def test_torch_warns_of_a_tensor_from_a_list_only_where_the_first_one_is(text, others):
     """What is left without that line was given as a bound, although another line did the same."""
     texts = {41: "x = torch.tensor(frames)", 45: text}
-    lines = [Line("data set", "/home/me/train.py", at, 3.0, [], of_line) for at, of_line in texts.items()]
+    lines = [
+        TimedLine("data set", "/home/me/train.py", at, 3.0, [], of_line) for at, of_line in texts.items()
+    ]
     parts = {"data set": 6.0, "forward": 4.0}
     printed = [
         "/home/me/train.py:41: UserWarning: Creating a tensor from a list of numpy.ndarrays is extremely slow."

@@ -8,13 +8,16 @@ import pytest
 from perfkit.additions.advice.finding import Finding, advice_table
 from perfkit.additions.scripts import report
 from perfkit.additions.scripts.messages import Account, Evidence, Frame, ScriptFacts, Site, Symptoms
-from perfkit.additions.shared.lines import Line
+from perfkit.additions.shared.lines import TimedLine
 from perfkit.additions.shared.trend import Trend
 from perfkit.results.stats import Ratio
 from perfkit.worker.messages import DeviceFacts
 
 RUN = Account(parts={"start": 3.0, "starts of epochs": 1.0, "steps": 8.0, "evaluation": 1.0}, evaluations=2)
-LINES = [Line("data set", "t.py", 7, 0.06, [], "load()"), Line("evaluation", "t.py", 9, 0.05, [], "check()")]
+LINES = [
+    TimedLine("data set", "t.py", 7, 0.06, [], "load()"),
+    TimedLine("evaluation", "t.py", 9, 0.05, [], "check()"),
+]
 EVIDENCE = Evidence(steps=4, parts={"data set": 0.12, "backward": 0.08, "evaluation": 0.05}, lines=LINES)
 OWN = Finding("loading_line", "24% of the run is `load()`", "do it once", "t.py:7", share=0.24)
 WORKERS = Finding(
@@ -154,8 +157,8 @@ def test_a_cause_that_is_listed_is_never_called_none():
 
 def test_where_no_cost_is_avoidable_the_line_that_takes_longest_is_named_all_the_same():
     """It may be made cheaper by one who knows what it is for, such as an order of matrix products."""
-    passes = [Line(part, "t.py", 5, 3.0, [], "loss.backward()") for part in ("backward", "optimizer")]
-    product = Line("forward", "t.py", 8, 2.0, [], "y = a @ b @ c")
+    passes = [TimedLine(part, "t.py", 5, 3.0, [], "loss.backward()") for part in ("backward", "optimizer")]
+    product = TimedLine("forward", "t.py", 8, 2.0, [], "y = a @ b @ c")
     given = seen(findings=())
     given.evidence = msgspec.structs.replace(EVIDENCE, lines=[*passes, product, *LINES])
     assert report.first_sentence(given).endswith("the line that takes longest is t.py:8: `y = a @ b @ c`.")
@@ -236,7 +239,7 @@ def test_shares_of_the_run_hold_for_its_own_threads_and_shares_of_looks_for_one(
 
 
 def test_a_line_whose_operators_take_most_of_both_passes_is_said_where_nothing_is_known_to_be_avoidable():
-    head = Line("forward and backward", "t.py", 12, 0.1, text="self.head(x)")
+    head = TimedLine("forward and backward", "t.py", 12, 0.1, text="self.head(x)")
     looked = seen(findings=())
     looked.evidence = msgspec.structs.replace(EVIDENCE, operators=[head])
     said = report.first_sentence(looked)
@@ -246,13 +249,13 @@ def test_a_line_whose_operators_take_most_of_both_passes_is_said_where_nothing_i
     table = report._lines(looked)
     assert table.rows[-1] == ["t.py:12", "forward and backward", "40%", "25.0 ms a step", "self.head(x)"]
     assert "take in both passes" in table.note and "both passes" not in report._lines(seen()).note
-    loading = Line("data set", "t.py", 7, 0.11, [], "load()")
+    loading = TimedLine("data set", "t.py", 7, 0.11, [], "load()")
     looked.evidence = msgspec.structs.replace(EVIDENCE, operators=[head], lines=[loading])
     assert "the line that takes longest is t.py:7" in report.first_sentence(looked), "it takes even more"
 
 
 def test_lines_before_the_first_step_are_in_the_table_of_lines():
-    line = Line("before the first step", "/me/text.py", 20, 1.5, text="index(word)")
+    line = TimedLine("before the first step", "/me/text.py", 20, 1.5, text="index(word)")
     looked = seen()
     looked.run = msgspec.structs.replace(RUN, start_lines=[line])
     row = report._lines(looked).rows[-1]

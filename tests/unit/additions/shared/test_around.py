@@ -3,7 +3,7 @@
 import pytest
 
 from perfkit.additions.shared.around import with_around
-from perfkit.additions.shared.lines import Line, Spot
+from perfkit.additions.shared.lines import Spot, TimedLine
 
 SOURCE = """\
 def match(boxes, anchors):
@@ -54,14 +54,14 @@ def test_a_line_goes_with_the_longest_that_is_of_its_part_alone(file, line, arou
     }
     part = "backward" if line == 12 else OWN
     own_s = sum(spent for (_, stack), spent in times.items() if stack[-1].line == line)
-    found = with_around(Line(part, file, line, own_s), times, {(file, 12)})
+    found = with_around(TimedLine(part, file, line, own_s), times, {(file, 12)})
     assert (found.around, found.around_s) == (around, pytest.approx(seconds))
 
 
 def test_a_loop_with_a_pass_in_it_is_the_training_s_however_short_its_passes_are(file):
     """No look had seen them, and removing the loop was to make the run 100 times as fast."""
     times = {(OWN, spots(file, (9, "train"))): 6.0, (OWN, spots(file, (8, "train"))): 3.0}
-    line = Line(OWN, file, 9, 6.0)
+    line = TimedLine(OWN, file, 9, 6.0)
     assert with_around(line, times, {(file, 12)}).around == ""
     assert with_around(line, times, ()).around == "the loop at train.py:8"
 
@@ -72,7 +72,7 @@ def test_what_is_around_is_named_if_the_line_has_a_good_part_of_it_but_not_all(f
         (OWN, spots(file, (9, "train"), (4, "match"))): own_s,
         (OWN, spots(file, (9, "train"), (2, "match"))): 9.5 - own_s,
     }
-    assert with_around(Line(OWN, file, 4, own_s), times, ()).around == around
+    assert with_around(TimedLine(OWN, file, 4, own_s), times, ()).around == around
 
 
 def test_the_loop_may_be_around_the_calls_of_a_function(file):
@@ -80,7 +80,7 @@ def test_the_loop_may_be_around_the_calls_of_a_function(file):
         (OWN, spots(file, (9, "train"), (4, "match"), (30, "<lambda>"))): 5.0,
         (OWN, spots(file, (9, "train"), (5, "match"))): 4.0,
     }
-    found = with_around(Line(OWN, file, 30, 5.0), times, ())
+    found = with_around(TimedLine(OWN, file, 30, 5.0), times, ())
     assert (found.around, found.around_s) == ("the loop at train.py:3", 9.0)
 
 
@@ -92,7 +92,7 @@ def test_functions_of_the_same_name_are_told_apart(tmp_path):
     inner = "make.<locals>.inner"
     file = str(path)
     times = {(OWN, (Spot(file, at, inner),)): spent for at, spent in ((3, 5.0), (4, 1.0), (7, 3.0))}
-    found = with_around(Line(OWN, file, 3, 5.0), times, ())
+    found = with_around(TimedLine(OWN, file, 3, 5.0), times, ())
     assert (found.around, found.around_s) == ("inner", 6.0)
 
 
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_python_has_no_loops(tmp_path):
     template = tmp_path / "model.jinja"
     template.write_text("{% for x in y %}")
     times = {(OWN, (Spot(str(template), 1, "<template>"),)): 5.0}
-    assert with_around(Line(OWN, str(template), 1, 5.0), times, ()).around == ""
+    assert with_around(TimedLine(OWN, str(template), 1, 5.0), times, ()).around == ""
 
 
 def test_what_is_called_in_evaluations_too_still_goes_with_its_line(file):
@@ -109,7 +109,7 @@ def test_what_is_called_in_evaluations_too_still_goes_with_its_line(file):
         ("data set", spots(file, (5, "match"))): 4.0,
         ("evaluation", spots(file, (5, "match"))): 7.0,
     }
-    line = Line("data set", file, 4, 5.0)
+    line = TimedLine("data set", file, 4, 5.0)
     assert with_around(line, times, ()).around == ""
     found = with_around(line, times, (), outside=("evaluation", "start"))
     assert (found.around, found.around_s) == ("the loop at train.py:3", 9.0), "all of its function is in it"

@@ -20,14 +20,14 @@ from perfkit.additions.shared import clock as clocks
 from perfkit.additions.shared import lines as lines_module
 from perfkit.additions.shared.lines import (
     EVERY_S,
-    Line,
     Sampler,
     Spot,
+    TimedLine,
     called,
     line_before,
     line_of,
-    lines,
     merged,
+    timed_lines,
 )
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # the other method needs the alarm itself
@@ -36,7 +36,7 @@ MAIN, STEP = Spot("train.py", 90, "main"), Spot("train.py", 40, "step")
 
 
 def named(times):
-    return [(line.part, line.where, round(line.seconds, 2), line.calls) for line in lines(times)]
+    return [(line.part, line.where, round(line.seconds, 2), line.calls) for line in timed_lines(times)]
 
 
 def test_a_line_of_a_library_is_the_user_s_that_called_it():
@@ -60,9 +60,9 @@ def test_a_line_that_only_calls_is_said_with_the_function_whose_lines_share_its_
     hooks_line = Spot("lit.py", 32, "Trainer._call")
     times = {("own code", (MAIN, hooks_line, hook)): 3.0, ("own code", (MAIN, hooks_line, other)): 4.0}
     few = Spot("log.py", 7, "Log.update")
-    (line,) = lines(times | {("own code", (MAIN, hooks_line, few)): 2.0})
+    (line,) = timed_lines(times | {("own code", (MAIN, hooks_line, few)): 2.0})
     assert line.with_function == "lit.py:32, in Average.update (average.py:20)"
-    (line,) = lines(
+    (line,) = timed_lines(
         times | {("own code", (MAIN, hooks_line, few)): 8.0, ("own code", (MAIN, hooks_line)): 8.0}
     )
     assert line.with_function == "lit.py:32", "it spends most of its time elsewhere"
@@ -167,7 +167,7 @@ def test_a_line_that_several_lines_call_is_listed_once():
 
 
 def test_a_line_of_several_workers_is_listed_once_with_the_time_of_all():
-    of_workers = [Line("data set", "data.py", at, seconds) for at in (7, 9) for seconds in (1.0, 2.0)]
+    of_workers = [TimedLine("data set", "data.py", at, seconds) for at in (7, 9) for seconds in (1.0, 2.0)]
     assert [(line.line, line.seconds) for line in merged(of_workers)] == [(7, 3.0), (9, 3.0)]
 
 
@@ -177,7 +177,7 @@ def test_lines_in_a_backward_pass_are_named_though_none_has_most_of_it(passes, l
     call = Spot("train.py", 60, "main", "")
     times = {("backward", (call, Spot("train.py", at, "Solve.backward"))): 1.0 for at in (31, 32, 33)}
     times[("backward", (call,))] = 0.01
-    assert [line.line for line in lines(times, passes)] == lines_of
+    assert [line.line for line in timed_lines(times, passes)] == lines_of
 
 
 def step_of(stack, count, callers=1):
@@ -185,7 +185,7 @@ def step_of(stack, count, callers=1):
     calls = Counter({("train.py", "f"): count, ("train.py", "step"): 1})
     stacks = [(*stack[:-2], stack[-2]._replace(line=60 + at), stack[-1]) for at in range(callers)]
     times = {("forward", each): 1.0 for each in stacks}
-    line = called(Line("forward", "train.py", 41, 1.0), times, calls)
+    line = called(TimedLine("forward", "train.py", 41, 1.0), times, calls)
     return line.called, line.times
 
 
@@ -198,7 +198,7 @@ def test_a_line_of_a_function_is_said_with_the_loop_that_calls_it():
     assert step_of(MAIN_F, 25, callers=2) == ("", 0), "it is in two"
     nested = (MAIN_F[0], MAIN_F[1], Spot("train.py", 50, "f"), Spot("train.py", 41, "step.<locals>.f"))
     calls = Counter({("train.py", "step.<locals>.f"): 25, ("train.py", "f"): 25})
-    said = called(Line("forward", "train.py", 41, 1.0), {("forward", nested): 1.0}, calls).called
+    said = called(TimedLine("forward", "train.py", 41, 1.0), {("forward", nested): 1.0}, calls).called
     assert said == "in f, called 25 times a step from train.py:60", "not where each call passes on the work"
 
 
@@ -597,4 +597,6 @@ def test_what_was_seen_is_handed_over_once():
 def test_a_look_of_no_time_at_all_names_no_line():
     """As two looks at the same moment in a busy loader worker: it raised there, and ended the training."""
     ends = (MAIN, Spot("train.py", 91, "main")), (MAIN, Spot("train.py", 92, "main"))
-    assert all(line.seconds == 0 for line in lines({("data set", ends[0]): 0.0, ("collate", ends[1]): 0.0}))
+    assert all(
+        line.seconds == 0 for line in timed_lines({("data set", ends[0]): 0.0, ("collate", ends[1]): 0.0})
+    )
