@@ -10,12 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from enum import Enum
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
@@ -41,16 +40,8 @@ RESULTS = "perfkit.additions.ranks.questions:results"  # a question to each rank
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
 """Words in the failure of a rank that has lost another one."""
 _decoder = msgspec.json.Decoder(Message)
-
-
-class Ending(Enum):
-    """How watching has ended."""
-
-    WATCHED = "watched"
-    ENDED = "ended"
-    FAILED = "failed"
-    HANGS = "hangs"
-    SILENT = "silent"  # no rank has joined
+Ending = Literal["watched", "ended", "failed", "hangs", "silent"]
+"""How watching has ended; `silent`: no rank has joined."""
 
 
 class Meeting:
@@ -296,11 +287,11 @@ class WatchedRanks(StartedRanks):
             self._read_clock()
             if self.exit_code is not None:
                 self._listen()
-                return Ending.FAILED if self.exit_code else Ending.ENDED
+                return "failed" if self.exit_code else "ended"
             if self._has_failed():  # the others fail, too; then the launch ends, or starts them again
                 self._wait_for(lambda: not self._has_failed() or self.exit_code is not None, LIMIT.restart_s)
                 if self._has_failed():
-                    return Ending.FAILED
+                    return "failed"
             if not self._patience.all_train():
                 until = None
             elif until is None:
@@ -309,10 +300,10 @@ class WatchedRanks(StartedRanks):
             is_quiet = self._is_quiet()
             is_over = until is not None and self._clock() > until and not whole
             if is_over and 0 in self.ranks:  # the node of rank 0 reports
-                return Ending.WATCHED if self._ask() or not is_quiet else Ending.HANGS
+                return "watched" if self._ask() or not is_quiet else "hangs"
             if is_quiet:
                 self._ask()
-                return Ending.HANGS if self.ranks else Ending.SILENT
+                return "hangs" if self.ranks else "silent"
 
     def _has_failed(self) -> bool:
         return any(state.failure for state in self.answers.values())

@@ -89,14 +89,14 @@ def watch_launch(
         before = launched.cpu_times
         ending = launched.let_train(budget_s, whole)
         taken = cores.taken_share(before, launched.cpu_times)
-        if ending is Ending.HANGS:
+        if ending == "hangs":
             raise hanging(launched)
         if launched.ranks and 0 not in launched.ranks:
             what = f"ranks {', '.join(map(str, sorted(launched.ranks)))} of {launched.world} ran on this node"
             raise RunFailed(what, "The report of all ranks is on the node of rank 0")
-        if ending is Ending.FAILED:
+        if ending == "failed":
             raise failed(launched)
-        if ending is Ending.SILENT or not launched.states:
+        if ending == "silent" or not launched.states:
             what = f"{launch.describe()}: no rank was seen that trains"
             raise launched.problem(what, str(report.WORDS.joins(launch)))
         return _result(launched, ending, taken)
@@ -125,7 +125,7 @@ def _result(launched: WatchedRanks, ending: Ending, taken: float) -> RanksReport
         states=[msgspec.structs.replace(state, steps=[], stacks=[], rows={}) for state in states],
         printed=warnings_of(launched.written("err")),
         warnings=[*report.divided(remarks), *notes],
-        ended=ending is Ending.ENDED,
+        ended=ending == "ended",
         taken=taken,
         mechanisms=proofs,
     )

@@ -13,7 +13,6 @@ from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.messages import Hello, State
 from perfkit.additions.ranks.patience import RankPeer
-from perfkit.additions.ranks.started import Ending
 from perfkit.additions.ranks.watching import RanksReport, alone
 from perfkit.additions.scripts import command as scripts_command
 from perfkit.additions.scripts.watched import TrainsAlone, TrainsElsewhere
@@ -189,7 +188,7 @@ def test_a_switch_that_is_not_in_effect_on_a_rank_is_no_report():
         ranks={}, states=[State(rank=0, mechanisms=[on]), State(rank=1, mechanisms=[off])]
     )
     with pytest.raises(RunFailed, match=r"no_sync \(rank 1: 0 of 9 passes sent nothing\)"):
-        watching._result(launched, Ending.ENDED, 0.0)
+        watching._result(launched, "ended", 0.0)
 
 
 def test_what_a_late_rank_costs_is_told_for_shared_work_and_for_work_that_nobody_has_to_do():
