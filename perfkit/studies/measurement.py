@@ -12,7 +12,7 @@ from perfkit.machine import cores, gpus
 from perfkit.process import zygote
 from perfkit.results import Busiest
 from perfkit.studies.enough import Enough
-from perfkit.studies.sides import Bench, Crowded, Incarnation, MeasuredSides, Round, Side
+from perfkit.studies.sides import Bench, Incarnation, MeasuredSides, Round, Side, TooManySides
 from perfkit.studies.slices import Slices
 from perfkit.studies.sources import Progress
 from perfkit.studies.starting import Starter
@@ -57,9 +57,9 @@ class Measurement:
             return
         try:
             self._together(sides)
-        except Crowded as crowd:
+        except TooManySides as problem:
             measured.incarnations.pop()
-            measured.fitting = crowd.fitting
+            measured.fitting = problem.fitting
 
     def _together(self, sides: Sequence[Side]) -> None:
         """Measures sides that are alive at the same time."""
@@ -75,8 +75,9 @@ class Measurement:
                 self._together([side])
             except TrainingEnded as problem:  # the others have their turn all the same
                 ended = problem
-            if side.failure:
-                self._measured.latest.forget(side)
+            if side.failure:  # the others take as many rounds as they would without it
+                rounds = self._measured.latest.rounds
+                rounds[:] = [round_ for round_ in rounds if round_.slices.keys() != {side}]
         if ended:
             raise ended
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfkit.errors import PerfkitError
+from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import Conversation
 from perfkit.results import Busiest, Rounds, Spread
@@ -76,16 +76,11 @@ class Incarnation:
         spent_s = sum(steps.seconds for round_ in self.rounds for steps in round_.slices.values())
         return spent_s / max(1, len(self.rounds))
 
-    def forget(self, side: Side) -> None:
-        """Drops the rounds that only this side has taken. It has failed, so they are of no use."""
-        self.rounds = [round_ for round_ in self.rounds if round_.slices.keys() != {side}]
 
-
-class Crowded(Exception):
+class TooManySides(Exception):
     """The sides do not fit into memory together; `fitting` of them do."""
 
     def __init__(self, fitting: int) -> None:
-        super().__init__()
         self.fitting = fitting
 
 
@@ -131,6 +126,16 @@ class MeasuredSides:
 
     def open_sides(self) -> list[Side]:
         return [side for side in self.sides if side.is_open]
+
+    def lose(self, side: Side, problem: PerfkitError) -> None:
+        """Goes on without a side that has failed; raises `problem` or `TooManySides` if that cannot be."""
+        has_ended = isinstance(problem, TrainingEnded) and self.round_count_of(side) > 0  # its rounds count
+        if has_ended or isinstance(problem, Cancelled):
+            raise problem
+        others = sum(peer.child is not None and peer is not side for peer in self.sides)
+        if isinstance(problem, OutOfMemory) and others:  # the memory that it lacks may be theirs
+            raise TooManySides(others) from None
+        side.fail(problem)
 
     def reports(self, side: Side) -> list[TrainingReport]:
         """The report of a side in each incarnation, once it was warm."""

@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, TrainingEnded
+from perfkit.errors import Cancelled, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Bench, Crowded, MeasuredSides, Round, Side
+from perfkit.studies.sides import Bench, MeasuredSides, Round, Side
 
 MOSTLY = 0.5  # a slice of which others took more of the cores than this is taken again
 
@@ -39,7 +39,7 @@ class Slices:
             size = self._rule.slice
             steps = side.child.ask("slice", samples=size.samples, seconds=size.seconds)
         except PerfkitError as problem:
-            self._give_up(side, problem)
+            self._measured.lose(side, problem)
             return
         finally:
             if side.child is not None:
@@ -50,16 +50,6 @@ class Slices:
             pids = {pid for child in children for pid in child.pids()}  # a sample may hold the slice before
             share = max(share, gpus.taken_gpu_share(self._bench.gpu, since, pids))
         current.add(side, steps, share, self.utilization[first_sample:])
-
-    def _give_up(self, side: Side, problem: PerfkitError) -> None:
-        """A slice has failed: the side leaves, or the measurement goes on in another way or ends."""
-        has_ended = isinstance(problem, TrainingEnded) and self._measured.round_count_of(side) > 0
-        if isinstance(problem, Cancelled) or has_ended:
-            raise problem
-        others = sum(peer.child is not None for peer in self._measured.sides) - 1
-        if isinstance(problem, OutOfMemory) and others:
-            raise Crowded(others) from None
-        side.fail(problem)
 
     def measure_once(self, sides: Sequence[Side]) -> None:
         """The peak of memory, and slices on a cached batch, in the first incarnation of each side.

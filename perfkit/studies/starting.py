@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, RunFailed, TrainingEnded
+from perfkit.errors import PerfkitError, RunFailed
 from perfkit.machine import cores, gpus
-from perfkit.studies.sides import Bench, Crowded, MeasuredSides, Side
+from perfkit.studies.sides import Bench, MeasuredSides, Side, TooManySides
 from perfkit.worker.messages import TrainingReport
 
 LAST_ANSWER_S = 2.0  # after Ctrl-C: a side in a long slice answers only when that has ended
@@ -25,14 +25,15 @@ class Starter:
         """Starts, warms up and suspends sides in the newest incarnation; they end with the block."""
         began = self._bench.clock()
         try:
-            for number, side in enumerate(self._bench.shuffled(sides)):
-                if number and self._is_crowded(sides):
-                    raise Crowded(number)
+            for side in self._bench.shuffled(sides):
+                alive = [peer for peer in sides if peer.child]
+                if alive and self._is_crowded(alive):
+                    raise TooManySides(len(alive))
                 self._say(f"starting {side.stage.title}")
-                self._start_side(side, number)
+                self._start_side(side)
             self._measured.latest.start_s += self._bench.clock() - began
             yield
-        except Crowded:  # this incarnation does not count, so nothing more is asked
+        except TooManySides:  # this incarnation does not count, so nothing more is asked
             for side in sides:
                 side.stop()
             raise
@@ -46,21 +47,15 @@ class Starter:
                     self._bench.ask_more(side)
                 side.stop()
 
-    def _start_side(self, side: Side, alive: int) -> None:
+    def _start_side(self, side: Side) -> None:
         has_trained = bool(self._measured.reports(side))
         free = gpus.free_gpu_bytes(self._bench.gpu)
         try:
             side.child, trained = self._bench.start_training(side.stage, has_trained)
             side.child.suspend()
             _check_switches(trained)
-        except Cancelled:
-            raise
         except PerfkitError as problem:
-            if alive and isinstance(problem, OutOfMemory):
-                raise Crowded(alive) from None
-            if has_trained and isinstance(problem, TrainingEnded):  # its rounds until then count
-                raise
-            side.fail(problem)
+            self._measured.lose(side, problem)
             return
         self._measured.latest.reports[side] = trained
         if trained.compile_counters.graphs and not trained.compile_counters.cache_hits:
@@ -68,18 +63,17 @@ class Starter:
         if free is not None:
             side.gpu_bytes = max(0, free - (gpus.free_gpu_bytes(self._bench.gpu) or 0))
 
-    def _is_crowded(self, sides: Sequence[Side]) -> bool:
+    def _is_crowded(self, alive: Sequence[Side]) -> bool:
         """Whether one more training may not fit into the memory of this machine or of its GPU."""
         if gpus.holds_one_process(self._bench.gpu):
             return True
-        alive = [side for side in sides if side.child]
         resident = [side.child.tree.resident_bytes() for side in alive if side.child]
-        if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident, default=0):
+        if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident):
             return True
         free = gpus.free_gpu_bytes(self._bench.gpu)
         if self._bench.gpu and free is None:  # no NVML, no permission, or memory that is the host's
             return len(alive) >= 2
-        return free is not None and free < MEMORY_MARGIN * max((side.gpu_bytes for side in alive), default=0)
+        return free is not None and free < MEMORY_MARGIN * max(side.gpu_bytes for side in alive)
 
 
 def _check_switches(trained: TrainingReport) -> None:

@@ -353,6 +353,16 @@ def test_a_side_that_fails_in_its_turn_takes_no_rounds_from_the_other(
     assert second.raw.sizes == [9]
 
 
+def test_a_side_that_failed_to_start_holds_no_memory_that_the_next_one_lacks(machine, where, monkeypatch):
+    """It was counted as alive: sides took turns that fit together."""
+    monkeypatch.setattr("perfkit.studies.sides.Bench.shuffled", lambda self, sides: list(sides))
+    problems = {8: RunFailed("broken"), 16: out_of_memory()}
+    machine.fails = lambda child, asked: problems.get(machine.batch_of(child)) if asked == "train" else None
+    first, second, third = measure(where, THREE)
+    assert [run.status for run in (first, second, third)] == ["failed", "failed", "ok"]
+    assert "took turns" not in " ".join(third.warnings)
+
+
 def test_a_gpu_s_memory_decides_whether_sides_train_together(machine, where, monkeypatch):
     """Each takes 30 of 100: with two of them, 45 more, which a third one might need, are not free.
 
