@@ -67,10 +67,8 @@ def _runs_of(session: Session, earlier: Sequence[Run]) -> Iterator[Run]:
     source = session.source
     ladder = source.plan.ladder
     if not ladder.recipes and len(ladder.stages) > 1:
-        if source.is_costly:
-            yield from _Climb(session, groups(ladder.stages)).runs()
-        else:
-            yield from _DirectClimb(session, [[name] for name in ladder.stages]).runs()
+        parts = groups(ladder.stages) if source.is_costly else [[name] for name in ladder.stages]
+        yield from _Climb(session, parts).runs()
         return
     stages = staging.all_stages(source)
     if ladder.below and stages[-1].reason:  # there is nothing to compare it with
@@ -124,7 +122,8 @@ class _Climb:
     """A ladder that is climbed group by group.
 
     The stages of a group share rounds with what is kept. The baseline is measured with the first group; later
-    groups are compared with it by way of what was kept between.
+    groups are compared with it by way of what was kept between. Where a run costs nothing, every stage is
+    measured with the baseline, too, so they are compared directly.
     """
 
     def __init__(self, session: Session, groups: Sequence[Sequence[str]]) -> None:
@@ -186,6 +185,8 @@ class _Climb:
 
     def _measure(self, number: int, stages: Sequence[Stage]) -> list[Run]:
         """Measures stages, what is kept first, in the share of a group or the end of what time is left."""
+        if not self._source.is_costly and stages[0] is not self._baseline:
+            return self._measure(number, [self._baseline, *stages])[1:]
         rule, later_s = self._time.share(self._sides_from(number, stages[0].recipe))
         with self._session.progress.part(number, len(self._groups) + 1, later_s):
             return self._session.measure(stages, rule)
@@ -204,7 +205,8 @@ class _Climb:
         """The runs of a group, compared with what is kept and with the baseline, and their decisions."""
         self._time.extend_if_disturbed(runs)
         decided = [structs.replace(run, decision=self._decision(run)) for run in runs]
-        return _chosen([self._compared(run, previous, so_far.baseline, so_far.gains) for run in decided])
+        via = so_far.gains if self._source.is_costly else ()
+        return _chosen([self._compared(run, previous, so_far.baseline, via) for run in decided])
 
     def _compared(self, run: Run, previous: Run, baseline: Run, via: Sequence[Rounds] = ()) -> Run:
         """A run whose pairings name these rows of the ladder, in place of the runs that shared its rounds."""
@@ -214,7 +216,8 @@ class _Climb:
                 pairings.append(structs.replace(pairing, against=previous.id))
             else:
                 pairings.append(structs.replace(pairing, against=baseline.id, via=list(via)))
-        return with_rate_of(structs.replace(run, pairings=pairings), baseline)
+        compared = structs.replace(run, pairings=pairings)
+        return with_rate_of(compared, baseline) if self._source.is_costly else compared
 
     def _decision(self, run: Run) -> Decision | None:
         plan = self._source.plan
@@ -236,19 +239,6 @@ class _Climb:
             remarks = [] if run.is_again else _shortfall(run, so_far.newest)
             warned = structs.replace(run, warnings=[*run.warnings, *remarks])
             yield self._compared(warned, so_far.baseline, so_far.baseline)
-
-
-class _DirectClimb(_Climb):
-    """A climb where a run costs nothing: every stage is measured with the baseline, and compared with it."""
-
-    def _measure(self, number: int, stages: Sequence[Stage]) -> list[Run]:
-        if stages[0] is self._baseline:
-            return super()._measure(number, stages)
-        return super()._measure(number, [self._baseline, *stages])[1:]
-
-    def _compared(self, run: Run, previous: Run, baseline: Run, via: Sequence[Rounds] = ()) -> Run:
-        compared = super()._compared(run, previous, baseline)
-        return structs.replace(compared, reference_samples_per_s=None)  # its own rate is known
 
 
 class _Time:
