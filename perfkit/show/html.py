@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -25,12 +24,6 @@ def fragment(contents: Iterable[Content]) -> str:
 def mimebundle(contents: Sequence[Content]) -> dict[str, str]:
     """A notebook output: static HTML, which GitHub and nbconvert show too, and the same as plain text."""
     return {"text/html": fragment(contents), "text/plain": terminal.text(contents, figures=True)}
-
-
-def frame(page: str, title: str, height: int) -> str:
-    """A page with its own script, in a sandbox, for a notebook; `height` in pixels."""
-    frames: Any = _template().environment.get_template("frame.jinja").module
-    return str(frames.frame(page, title, height))
 
 
 @cache
