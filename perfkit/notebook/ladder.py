@@ -186,8 +186,7 @@ class PlanPanel(Panel):
         runs, _ = sentences.pair(self.runs)
         if not 1 <= len(runs) <= 2:
             return None
-        plan = self.answer.plan
-        plan = replace(plan, subject=replace(plan.subject, code=runs[0].code))
+        plan = self.answer.plan.with_code(runs[0].code)
         return registry.first_answer("PICTURES", runs, plan, progress)  # type: ignore[no-any-return]
 
     def _answers(self) -> list[Content]:

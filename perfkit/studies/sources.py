@@ -194,7 +194,10 @@ class Plan(Generic[SessionT_co]):
         """This plan with its code as it is now: a process that finds a different one does not train it."""
         if self.subject.code or self.recorded:
             return self
-        code = workloads.digest(self.subject.workload)
+        return self.with_code(workloads.digest(self.subject.workload))
+
+    def with_code(self, code: str | None) -> Self:
+        """This plan for the code that has this digest."""
         return replace(self, subject=replace(self.subject, code=code))
 
     @contextlib.contextmanager
