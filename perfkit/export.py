@@ -8,6 +8,7 @@ import ast
 import copy
 import difflib
 import keyword
+import operator
 import re
 import sys
 import textwrap
@@ -27,6 +28,11 @@ _DEFAULTS: dict[str | None, tuple[Value | None, ...]] = {
     "set_to_none": (True,),
 }  # fmt: skip
 """Values of arguments that are torch's own defaults, so that nobody writes them."""
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Eq: operator.eq, ast.Gt: operator.gt, ast.Not: operator.not_,
+    ast.NotEq: operator.ne,
+}  # fmt: skip
+"""What is computed where it has constant operands."""
 _TABLES = lookup.toml("perfkit", "export")
 _PLACES: dict[str, Callable[[Any], str]] = {"text_file": files.text_file, "photo_folder": files.photo_folder}
 _EXAMPLES: dict[str, Callable[[Any], str]] = {"text_file": str, "photo_folder": "photo-folder-{}".format}
@@ -260,9 +266,11 @@ class _Chosen(ast.NodeTransformer):
 
     def _evaluated(self, node: Any) -> Any:
         self.generic_visit(node)
-        operands = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
-        if all(isinstance(operand, ast.Constant) for operand in operands):
-            return ast.Constant(eval(ast.unparse(node), {"__builtins__": {}}))
+        parts = list(ast.iter_child_nodes(node))
+        operators = [_OPERATORS[type(part)] for part in parts if type(part) in _OPERATORS]
+        operands = [part for part in parts if isinstance(part, ast.expr)]
+        if len(operators) == 1 and all(isinstance(operand, ast.Constant) for operand in operands):
+            return _computed(node, operators[0], operands)
         return node
 
     visit_BinOp = visit_Compare = visit_UnaryOp = _evaluated
@@ -270,7 +278,7 @@ class _Chosen(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
         place = self._places.get(_called(node))
-        return ast.Constant(place(ast.literal_eval(node.args[0]))) if place else node
+        return _computed(node, place, node.args) if place else node
 
     def visit_If(self, node: ast.If | ast.IfExp) -> Any:
         self.generic_visit(node)
@@ -311,6 +319,15 @@ class _Tidied(ast.NodeTransformer):
             return [ast.keyword(key.value, value) for key, value in pairs]
         is_default = isinstance(node.value, ast.Constant) and node.value.value in _DEFAULTS.get(node.arg, ())
         return None if is_default else node
+
+
+def _computed(node: ast.expr, function: Callable[..., Any], operands: Iterable[Any]) -> ast.Constant:
+    """The value of an expression; an `InvalidValue` if an option of the workload has another type."""
+    try:
+        return ast.Constant(function(*(operand.value for operand in operands)))
+    except TypeError as problem:
+        what = f"{ast.unparse(node)} cannot be computed: {problem}"
+        raise InvalidValue(what, "Check the options of the workload") from None
 
 
 def _called(node: ast.AST) -> str:

@@ -107,7 +107,9 @@ def test_a_script_belongs_to_its_run_and_shows_no_place_of_this_machine(data_dir
         return script(recipe, workload, *about, **more)
 
     monkeypatch.setattr(staging.export, "script", written)
-    texts = staging.scripts([elsewhere, *runs, other])
+    wrong = replace(runs[0], id="wrong", workload="tiny_gpt", options={"context": "x"})
+    texts = staging.scripts([elsewhere, wrong, *runs, other])
+    assert "There is no script: 'x' + 1 cannot be computed" in texts["wrong"], "a file may hold anything"
     assert texts["elsewhere"] == "# There is no script: it is not here\n", "which hides no other one"
     assert texts["other"] != texts[runs[0].id]
     assert str(data_dir) not in texts["other"] and not (data_dir / "cache").exists()

@@ -173,6 +173,26 @@ def test_what_a_recording_names_is_never_code_in_a_script(workload, options, wor
         export.script(Recipe(), workload, options)
 
 
+@pytest.mark.parametrize(
+    ("workload", "options", "words"),
+    [
+        ("tiny_gpt", {"context": "x"}, "'x' . 1 cannot be computed: .*Check the options"),
+        ("photos", {"count": "x"}, "photo_folder.'x'. cannot be computed"),
+    ],
+)
+def test_an_option_of_another_type_is_told_and_no_bug(workload, options, words):
+    """Such as one of a recording: every report of it failed with a traceback."""
+    with pytest.raises(InvalidValue, match=words):
+        export.script(Recipe(), workload, options)
+
+
+def test_only_known_operators_are_computed_and_a_chain_is_not():
+    chosen = export._Chosen(set(), set_up=False)
+    for source in ("9 ** 9 ** 9", "3 > 2 > 1", "-1"):
+        assert ast.unparse(chosen.visit(ast.parse(source, mode="eval").body)) == source
+    assert chosen.visit(ast.parse("not 1 + 2 == 3", mode="eval").body).value is False
+
+
 def test_a_device_that_torch_does_not_have_is_cuda_in_a_script():
     for device in ('cpu")), 1)); print()', "sim:v100", "cuda:0; print()"):
         assert 'torch.device("cuda")' in export.script(Recipe(), "photos", OPTIONS["photos"], device)
