@@ -192,7 +192,7 @@ has been torch's default since 2.0.
 
 The stages of a group do not depend on each other, so they are measured in the same rounds. A group ends where
 the bottleneck moves: after the workers, the batch, the layout that AMP needs. Compiling starts up slowly."""
-DEAR = ("compile", "max_autotune")  # stages that are expensive to start get the time of two
+LONG_STARTS = ("compile", "max_autotune")  # stages that are expensive to start get the time of two
 TOGETHER = {"amp_fewer_threads": ("amp", "cpu_threads")}
 """Stages that combine two others. A group with both of these tries them together, too (studies/climb.py)."""
 LADDER = ("baseline", *itertools.chain.from_iterable(GROUPS))

@@ -74,7 +74,7 @@ class Controls:
 
     def _changed(self, name: str, change: Any) -> None:
         if change["new"] == getattr(self.recipe, name):
-            return  # by `show`, not by hand
+            return  # `show` has set it, not a person
         control = self.by_name[name]
         if control.disabled:  # a job runs: the page has held the change back, but not the click on Run
             control.value = getattr(self.recipe, name)

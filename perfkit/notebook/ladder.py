@@ -72,7 +72,7 @@ class PlanPanel(Panel):
             return
         self.status.attempt(lambda: self._move(device, self._settings))
         places = dict(self._menu.options)
-        self._menu.unobserve(self._chosen, "value")  # other options choose the first of them
+        self._menu.unobserve(self._chosen, "value")  # setting the options chooses the first of them
         if self.device not in places.values():
             self._menu.options = [*places.items(), (self.device, self.device)]
         self._menu.value = self.device

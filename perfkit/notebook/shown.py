@@ -78,7 +78,7 @@ class CellOutput:
         self._handle = None
         registered = getattr(widgets.widgets.widget, "_instances", None) or widgets.Widget.widgets
         outputs = [widget for widget in list(registered.values()) if isinstance(widget, widgets.Output)]
-        if not (self._inside and any(output.msg_id for output in outputs)):  # else one captures what is shown
+        if not (self._inside and any(output.msg_id for output in outputs)):  # it would capture what is shown
             self._handle = display(_NOTHING, raw=True, display_id=True)
 
     def show(self, contents: Sequence[Content]) -> None:

@@ -138,7 +138,7 @@ class StagePanel(PlanPanel):
         run = self._own_run()
         if run is None:
             return
-        self.store.mark(run.id, guess=self.guess)  # at once: what comes next can be stopped
+        self.store.mark(run.id, guess=self.guess)  # before what comes next, which can be stopped
         if run.simulated:
             return
         job.progress.reach(0.99)

@@ -82,7 +82,7 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
                 raise TookTooLong(what, "Allow more time, or choose a smaller preset or model")
             event = self.event()
             if isinstance(event, Answer):
-                if event.number == request.number:  # else it answers an earlier question, which was abandoned
+                if event.number == request.number:  # an earlier one may have been abandoned
                     return event.value
             elif isinstance(event, RunFailed):
                 failure = self.explained(event)

@@ -47,7 +47,7 @@ def explain(problem: BaseException) -> RunFailed:
 
 def explain_exit(code: int, last_line: str = "", who: str = "the measuring process") -> RunFailed:
     """Explains how a process ended without reporting a failure; a negative code is a signal."""
-    names = {-entry: entry.name for entry in signal.Signals}  # but for most real-time signals
+    names = {-entry: entry.name for entry in signal.Signals}  # most real-time signals have none
     name = names.get(code, f"signal {-code}" if code < 0 else "")
     if name in SIGNALS:
         error = OutOfMemory if name == "SIGKILL" else RunFailed

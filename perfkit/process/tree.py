@@ -34,7 +34,7 @@ class Tree:
         members = list[psutil.Process]()
         for member in self._members:
             with contextlib.suppress(psutil.Error):
-                if member not in members:  # else its children are there, too; a search takes 3 ms
+                if member not in members:  # a member that is there was searched, which takes 3 ms
                     members += [member, *member.children(recursive=True)]
         self._members = [process for process in dict.fromkeys(members) if _runs(process)]
         return self._members

@@ -68,7 +68,7 @@ class ForkedChild:
             while not wait([status], POLL_S):
                 check()
             self.pid = self._number()  # None if the zygote has ended
-            if self.pid is not None and self.pid < 0:  # an error's number in its place
+            if self.pid is not None and self.pid < 0:  # it is an error's number instead
                 raise OSError(-self.pid, os.strerror(-self.pid))
         except BaseException:
             self.close()
@@ -137,7 +137,7 @@ class Zygote:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._socket.close()  # last: when it is closed, the process has ended
+        self._socket.close()  # it is closed last, when the process has ended
 
 
 _zygotes: dict[tuple[int, frozenset[tuple[str, str]]], Zygote] = {}
@@ -260,7 +260,7 @@ class _Server:
         line, status = descriptors
         try:
             pid = os.fork()
-        except OSError as problem:  # too many processes: those that are there go on
+        except OSError as problem:  # there are too many processes: the existing ones go on
             pid = -(problem.errno or errno.EAGAIN)
         if pid == 0:
             self._leave(status)
@@ -310,7 +310,7 @@ def _become(line: Connection) -> None:
     os.setsid()  # first of all: the group that is killed at the end must not be the zygote's
     try:
         setup = line.recv()
-        if os.path.isdir(os.path.dirname(setup.log)):  # else the parent has given up, and removed the folder
+        if os.path.isdir(os.path.dirname(setup.log)):  # a parent that has given up has removed it
             _prepare(setup)
             lookup.load(SERVE)(line)
     except BaseException as problem:  # whatever it is, the parent must learn of it

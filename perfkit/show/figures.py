@@ -88,7 +88,7 @@ def throughput(runs: Sequence[Run]) -> Figure:
         text = f"{sentences.rate(run)} samples/s"
         if ratio := run.speedup("previous"):
             text += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"
-        elif run.is_again and (noise := run.speedup("baseline")):  # which gets no verdict
+        elif run.is_again and (noise := run.speedup("baseline")):  # the noise gets no verdict
             text += f"\n{units.ratio(noise)}"
         climbs = is_ladder and not (is_dropped or run.is_again)
         rows.append(Row(name, [(rate.value, _DROPPED if is_dropped else _RATE)], text, rate, climbs))

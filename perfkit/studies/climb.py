@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from perfkit.ladder.catalogue import ALL_KEPT, DEAR, SO_FAR, TOGETHER, Stage, StopRule, groups
+from perfkit.ladder.catalogue import ALL_KEPT, LONG_STARTS, SO_FAR, TOGETHER, Stage, StopRule, groups
 from perfkit.recipe import Recipe
 from perfkit.results import Decision, Rounds, Run, RunStore, keep, stats
 from perfkit.results.run import continued, with_rate_of
@@ -14,7 +14,7 @@ from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Session, Source, Study
 
 END_SIDES = 3  # the baseline, everything kept, and the baseline again
-CACHED = 2  # slices on a cached batch: the time of a ladder goes into rounds
+CACHED = 2  # slices on a cached batch: more would take time from the rounds of a ladder
 
 
 def climb(
@@ -80,7 +80,7 @@ def _runs_of(session: Session, earlier: Sequence[Run]) -> Iterator[Run]:
 
 
 @dataclass(frozen=True)
-class SoFar:
+class KeptStages:
     """The stages that a climb has kept so far. The next group is built on them, and measured next to them."""
 
     baseline: Run
@@ -102,7 +102,7 @@ class SoFar:
         pairing = structs.replace(pairing, **no_rounds, via=list(self.gains))
         return with_rate_of(structs.replace(run, pairings=[pairing]), self.baseline)
 
-    def plus(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "SoFar":
+    def plus(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> "KeptStages":
         """These stages, and those of a group that the decisions on its runs keep."""
         kept = {run.stage: run for run in runs if run.decision and run.decision.kept}
         for name in list(kept):
@@ -115,7 +115,7 @@ class SoFar:
         pairings = [run.pairing("previous") for run in newest]
         gains = [pairing.rounds for pairing in pairings if pairing]
         run = newest[0] if len(newest) == 1 else None
-        return SoFar(self.baseline, stage, run, newest, (*self.gains, *gains))
+        return KeptStages(self.baseline, stage, run, newest, (*self.gains, *gains))
 
 
 class _Climb:
@@ -137,7 +137,7 @@ class _Climb:
         """Measures one group after the other, then the end; the run of the baseline comes first."""
         candidates = self._candidates(0, self._baseline.recipe)
         baseline, *runs = self._measure(0, [self._baseline, *candidates])
-        so_far = SoFar(baseline, self._baseline, baseline)
+        so_far = KeptStages(baseline, self._baseline, baseline)
         judged = self._judged(runs, so_far, baseline)
         yield from (baseline, *judged)
         so_far = so_far.plus(candidates, judged)
@@ -167,7 +167,7 @@ class _Climb:
                 candidates.append(stage(name))
         return candidates
 
-    def _group(self, number: int, so_far: SoFar) -> tuple[SoFar, list[Run]]:
+    def _group(self, number: int, so_far: KeptStages) -> tuple[KeptStages, list[Run]]:
         """Measures the stages of a group next to what is kept; returns what is kept then, and the runs."""
         candidates = self._candidates(number, so_far.stage.recipe)
         if all(stage.reason for stage in candidates):  # nothing is measured again for them
@@ -196,12 +196,12 @@ class _Climb:
         counts: list[int] = []
         for later in range(number, len(self._groups)):
             acting = [stage.name for stage in self._candidates(later, kept) if not stage.reason]
-            parts = [2 if name in DEAR else 1 for name in acting]
+            parts = [2 if name in LONG_STARTS else 1 for name in acting]
             if parts or later == 0:  # the first one has the baseline in any case
                 counts.append(1 + sum(parts))
         return [*counts, END_SIDES]
 
-    def _judged(self, runs: Sequence[Run], so_far: SoFar, previous: Run) -> list[Run]:
+    def _judged(self, runs: Sequence[Run], so_far: KeptStages, previous: Run) -> list[Run]:
         """The runs of a group, compared with what is kept and with the baseline, and their decisions."""
         self._time.extend_if_disturbed(runs)
         decided = [structs.replace(run, decision=self._decision(run)) for run in runs]
@@ -228,7 +228,7 @@ class _Climb:
             return Decision(True, "plan")
         return Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
 
-    def _end(self, so_far: SoFar) -> Iterator[Run]:
+    def _end(self, so_far: KeptStages) -> Iterator[Run]:
         """Measures everything kept against the baseline, and the baseline against itself."""
         final = replace(so_far.stage, name=ALL_KEPT, title="everything kept, measured again")
         stages = [self._baseline, final, staging.again(self._baseline)]
@@ -246,7 +246,7 @@ class _Time:
 
     def __init__(self, rule: StopRule) -> None:
         self._rule = replace(rule, cached=CACHED)
-        if rule.goal:  # large effects too: they are multiplied, and people quote them
+        if rule.goal:  # large effects must be precise, too: they are multiplied, and people quote them
             self._rule = replace(self._rule, goal=replace(rule.goal, part=0.0))
         self._budget = rule.budget
         self._limit_s = self._budget.ladder_s if self._budget else None

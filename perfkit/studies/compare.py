@@ -113,7 +113,7 @@ def stages_of(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
         refused = {name: why for name, why in stage.not_applied.items() if name in side.changes}
         if refused:
             raise InvalidValue(f"{side.title} cannot be compared here: {joined(refused)}", "Leave that out")
-    is_meant = a.changes == b.changes or a.program != b.program  # equal switches: to see how far runs differ
+    is_meant = a.changes == b.changes or a.program != b.program  # two equal sides show how far runs differ
     if stages[0].recipe == stages[1].recipe and not is_meant:
         raise InvalidValue(f"{a.title} and {b.title} have the same switches", "Choose another value")
     return [replace(stage, program=side.program) for side, stage in zip((a, b), stages, strict=True)]

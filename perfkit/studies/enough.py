@@ -44,7 +44,7 @@ class Enough:
             return measured.round_count >= self._rule.rounds
         first = measured.sides[0]
         compared = [side for side in measured.open_sides() if side is not first and side.stage.name != AGAIN]
-        if not (compared and first.is_open):  # each by itself: its own rate
+        if not (compared and first.is_open):  # each side is measured for its own rate
             return measured.round_count >= stats.ENDING_ROUNDS
         return all(map(self._is_known, compared))
 

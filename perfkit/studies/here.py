@@ -116,7 +116,7 @@ class RoundSession(Session):
         bench = Bench(self.start_training, self.renew, source.description.facts.uuid, ask_more)
         try:
             Measurement(measured, rule, bench, self.progress).run()
-        except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
+        except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person stops it, or a training ends
             self.stopped = reason
         return record.runs()
 

@@ -28,7 +28,7 @@ class PlanAnswer:
 
     plan: Plan
     runs: Sequence[Run] = ()
-    notices: tuple[str, ...] = ()  # what went wrong without making it void
+    notices: tuple[str, ...] = ()  # what went wrong, although the result is valid
     proof: Parity | None = None  # whether its stage trains the same
     sides: tuple[Candidate, Candidate] | None = None  # of a comparison
     comparison: Comparison | None = None

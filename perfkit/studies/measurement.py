@@ -27,7 +27,7 @@ class Measurement:
         self._progress = progress
         self._enough = Enough(measured, rule, bench.clock)
         self._slices = Slices(measured, rule, bench)
-        self._own_pids = set[int]()  # those that have ended count: they are still listed
+        self._own_pids = set[int]()  # even of processes that have ended, which are still listed
         self._starter = Starter(measured, bench, self._say)
 
     def run(self) -> None:
@@ -40,7 +40,7 @@ class Measurement:
                 while self._measured.open_sides() and not self._enough.is_over():
                     self._one_more()
                     self._own_pids |= zygote.pids()
-                    others.sample()  # when all sides have ended
+                    others.sample()  # all sides have ended by now
         finally:
             self._measured.busiest = Busiest(*others.busiest(self._own_pids | zygote.pids()))
 

@@ -49,7 +49,7 @@ def reported(run: Run, trained: TrainingReport) -> Run:
         recipe=trained.recipe,
         samples_per_step=trained.samples_per_step,
         losses=trained.losses,
-        startup_s=trained.startup_s if trained.startup_s >= 0 else None,  # else a clock was set back
+        startup_s=trained.startup_s if trained.startup_s >= 0 else None,  # a clock was set back
         batch_bytes_per_sample=trained.batch_bytes_per_sample,
         mechanism=trained.mechanisms,
         facts={**run.facts, **trained.facts},

@@ -28,7 +28,7 @@ class Side:
     ended_by: PerfkitError | None = None  # what ended its processes after their rounds, which count
     on_cached_batch: list[TimedSteps] = field(default_factory=list)  # slices without loading
     peak: Peak | None = None
-    was_asked: bool = False  # for slices on a cached batch and the peak, which are asked for only once
+    was_asked: bool = False  # for its peak and for slices on a cached batch
     remarks: list[str] = field(default_factory=list)
     gpu_bytes: int = 0  # GPU memory that its process takes, measured from outside
 
@@ -51,7 +51,7 @@ class Round:
     """One slice of each side that took part."""
 
     slices: dict[Side, TimedSteps] = field(default_factory=dict)
-    others_share: dict[Side, float] = field(default_factory=dict)  # of the cores or the GPU, meanwhile
+    others_share: dict[Side, float] = field(default_factory=dict)  # what others took of the cores or the GPU
     utilization: dict[Side, list[float]] = field(default_factory=dict)  # samples of the GPU's
 
     def add(self, side: Side, steps: TimedSteps, others_share: float, utilization: list[float]) -> None:

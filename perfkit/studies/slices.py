@@ -9,7 +9,7 @@ from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
 from perfkit.studies.sides import Bench, MeasuredSides, Round, Side
 
-MOSTLY = 0.5  # a slice of which others took more of the cores than this is taken again
+MOST_TAKEN = 0.5  # a slice of which others took more of the cores than this is taken again
 
 
 class Slices:
@@ -19,7 +19,7 @@ class Slices:
         self._measured = measured
         self._rule = rule
         self._bench = bench
-        self.utilization: list[float] = []  # samples of the GPU's; a slice gets those added while it ran
+        self.utilization: list[float] = []  # samples of the GPU's; those of a slice are added while it runs
 
     def take(self, sides: Sequence[Side], current: Round, is_in_time: bool) -> None:
         """Takes a slice of each side, in random order, and again one that others mostly took, if in time."""
@@ -27,7 +27,7 @@ class Slices:
             self._take_slice(side, current)
         if is_in_time:
             for side, share in list(current.others_share.items()):
-                if share > MOSTLY and side.child:
+                if share > MOST_TAKEN and side.child:
                     self._take_slice(side, current)
 
     def _take_slice(self, side: Side, current: Round) -> None:
@@ -82,7 +82,7 @@ def _answer(side: Side, question: str, **arguments: float) -> Any:
     except PerfkitError as problem:
         side.on_cached_batch.clear()
         side.remarks.append(f"{_LACKS[question]} is not known: {problem}")
-        if isinstance(problem, TrainingEnded):  # as in a slice; it still answers what is asked at the end
+        if isinstance(problem, TrainingEnded):  # it still answers what is asked at the end
             raise
         side.stop()
         side.ended_by = problem

@@ -52,7 +52,7 @@ class Update:
     fraction: float  # part of the whole study that is done (0 to 1)
     run: Run | None = None  # the run that has just ended, whatever its status
     left_s: float | None = None  # how long it takes at most from now; None where that is not known
-    is_waiting: bool = False  # for another measurement to end
+    is_waiting: bool = False  # whether it waits for another measurement to end
 
     def describe(self) -> str:
         """One line for people; before the first stage there is only the phase."""
@@ -276,7 +276,7 @@ class Source(Generic[SessionT_co]):
         facts = DeviceFacts(bf16=devices.accelerators().bf16) if subject.kind == "cuda" else DeviceFacts()
         presets = workloads.declared(subject.workload, "presets") or {}
         offers = workloads.declared(subject.workload, "offers")
-        if offers is None:  # all of them may be there, and a run says what is not
+        if offers is None:  # it may offer any of them, and a run says what it does not
             offers = [name for name, switch in switches().items() if switch.needs == "workload"]
         return Description({**presets.get(subject.size.name, {}), **subject.options}, sorted(offers), facts)
 

@@ -71,7 +71,7 @@ class Starter:
         if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident):
             return True
         free = gpus.free_gpu_bytes(self._bench.gpu)
-        if self._bench.gpu and free is None:  # no NVML, no permission, or memory that is the host's
+        if self._bench.gpu and free is None:  # NVML is missing or not allowed, or the memory is the host's
             return len(alive) >= 2
         return free is not None and free < MEMORY_MARGIN * max(side.gpu_bytes for side in alive)
 

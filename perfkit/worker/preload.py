@@ -20,4 +20,4 @@ IMPORT_S = time.time() - psutil.Process().create_time()
 atexit.register(os._exit, 0)  # an ordinary exit takes torch a second, and prints complaints
 gc.enable()
 gc.collect()
-gc.freeze()  # else garbage collection in a fork would copy every shared page
+gc.freeze()  # garbage collection in a fork would copy every shared page

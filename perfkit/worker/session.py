@@ -58,7 +58,7 @@ class WorkerSession(Procedures):
         workloads.require_unchanged(workload, code)
         self.device = torch.device(device)
         if self.device.type == "cuda" and self.device.index is not None:
-            torch.accelerator.set_device_index(self.device.index)  # else GPU 0 gets a context as well
+            torch.accelerator.set_device_index(self.device.index)  # without this, GPU 0 gets a context, too
         offers = sorted(rules.offers(self.workload))
         convolves = workloads.convolves(self.workload)
         self._startup_s += time.time() - began
