@@ -105,7 +105,7 @@ class Sampler:
 
     def __init__(self, part: Callable[[], str], place: Callable[[str], str] = lambda file: file) -> None:
         self.times: Times = defaultdict(float)
-        self._part = part
+        self.part = part
         self._place = place
         self._files: dict[str, str] = {}
 
@@ -117,7 +117,7 @@ class Sampler:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Looks at the thread that enters the context, while it is active."""
-        with self._by_signals() if self._may_interrupt() else self._by_a_thread():
+        with _Alarm(self).ringing() if self._may_interrupt() else self._by_a_thread():
             yield
 
     def _may_interrupt(self) -> bool:
@@ -128,46 +128,6 @@ class Sampler:
         is_free = handler == signal.SIG_DFL or is_left_over
         is_set = any(signal.getitimer(signal.ITIMER_REAL))
         return is_main and is_free and not is_set and not _writes_signals()
-
-    @contextlib.contextmanager
-    def _by_signals(self) -> Iterator[None]:
-        """Makes the thread look at itself at each alarm: another thread would have to wait for it.
-
-        Python handles an alarm after a call or at a jump back, so not within `a @ b`. But such an operator
-        lets other threads run, and one of these looks meanwhile.
-        """
-        before, handled = own_time(), 0.0
-        thread_id = threading.get_ident()
-        pending: list[PartAndStack] = []
-
-        def look(_number: int, frame: FrameType | None) -> None:
-            nonlocal before, handled
-            handled = clock()
-            if frame is not None:
-                before = self._note(pending or [(self._part(), self.stack(frame))], before, own_time())
-                pending.clear()
-
-        def look_meanwhile() -> None:
-            newest = began + EVERY_S * ((clock() - began) // EVERY_S)
-            if handled < newest and (latest := self._look_at(thread_id)):
-                pending.append(latest)
-
-        if "torch._dynamo" in sys.modules:  # it would compile `look` when that interrupts a compiled model
-            look = sys.modules["torch"].compiler.disable(look)
-        signal.signal(signal.SIGALRM, look)
-        signal.siginterrupt(signal.SIGALRM, False)
-        # At exit Python releases `look`, and then an alarm would kill the process.
-        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
-        began = clock()
-        signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
-        try:
-            with _at_signals(look_meanwhile):
-                yield
-        finally:
-            if signal.getsignal(signal.SIGALRM) == look:  # else the script now uses the alarm itself
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops a pending alarm
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     @contextlib.contextmanager
     def _by_a_thread(self) -> Iterator[None]:
@@ -199,18 +159,19 @@ class Sampler:
         for _try in range(_TRIES):
             if thread_id not in sys._current_frames():  # it has ended
                 return clock()
-            if look := self._look_at(thread_id):
-                return self._note([look], before, clock())
+            if look := self.look_at(thread_id):
+                return self.note([look], before, clock())
         return before
 
-    def _look_at(self, thread_id: int) -> PartAndStack | None:
+    def look_at(self, thread_id: int) -> PartAndStack | None:
         """A look at a thread; None if it ran on meanwhile, so its stack may not belong to its part."""
         position = self._position(thread_id)
         part, frame, _instruction = position
         stack = self.stack(frame) if frame else ()
         return (part, stack) if self._position(thread_id) == position else None
 
-    def _note(self, looks: Collection[PartAndStack], before: float, now: float) -> float:
+    def note(self, looks: Collection[PartAndStack], before: float, now: float) -> float:
+        """Divides the whole intervals from `before` to `now` among looks; returns the last one's end."""
         passed = max(0.0, EVERY_S * ((now - before) // EVERY_S))  # `own_time` may go back by a wait
         for look in looks:
             self.times[look] += passed / len(looks)
@@ -218,7 +179,7 @@ class Sampler:
 
     def _position(self, thread_id: int) -> tuple[str, FrameType | None, int]:
         frame = sys._current_frames().get(thread_id)
-        return self._part(), frame, frame.f_lasti if frame else 0
+        return self.part(), frame, frame.f_lasti if frame else 0
 
     def stack(self, frame: FrameType) -> Stack:
         """The user's lines of a stack, the innermost last; within a loader, only those that it calls."""
@@ -252,6 +213,55 @@ class Sampler:
         if place is None:
             place = self._files[file] = self._place(os.path.realpath(file)) if is_users(file) else ""
         return place
+
+
+class _Alarm:
+    """Makes the thread that enters look at itself at each alarm: another thread would have to wait for it.
+
+    Python handles an alarm after a call or at a jump back, so not within `a @ b`. But such an operator lets
+    other threads run, and one of these looks meanwhile.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._thread_id = threading.get_ident()
+        self._before = own_time()  # the time until then is noted
+        self._began = clock()
+        self._handled = 0.0  # when the last alarm was
+        self._meanwhile: list[PartAndStack] = []  # what the other thread has seen since then
+
+    @contextlib.contextmanager
+    def ringing(self) -> Iterator[None]:
+        """Rings at each interval, while it is active."""
+        look: Callable[..., None] = self._look
+        if "torch._dynamo" in sys.modules:  # it would compile `look` when that interrupts a compiled model
+            look = sys.modules["torch"].compiler.disable(look)
+        signal.signal(signal.SIGALRM, look)
+        signal.siginterrupt(signal.SIGALRM, False)
+        # At exit Python releases `look`, and then an alarm would kill the process.
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
+        self._began = clock()
+        signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
+        try:
+            with _at_signals(self._look_meanwhile):
+                yield
+        finally:
+            if signal.getsignal(signal.SIGALRM) == look:  # else the script now uses the alarm itself
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops a pending alarm
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def _look(self, _number: int, frame: FrameType | None) -> None:
+        self._handled = clock()
+        if frame is not None:
+            looks = self._meanwhile or [(self._sampler.part(), self._sampler.stack(frame))]
+            self._before = self._sampler.note(looks, self._before, own_time())
+            self._meanwhile.clear()
+
+    def _look_meanwhile(self) -> None:
+        newest = self._began + EVERY_S * ((clock() - self._began) // EVERY_S)
+        if self._handled < newest and (latest := self._sampler.look_at(self._thread_id)):
+            self._meanwhile.append(latest)
 
 
 def _writes_signals() -> bool:

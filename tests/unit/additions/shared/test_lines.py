@@ -579,17 +579,17 @@ def test_a_thread_that_has_ended_takes_no_time():
 def test_no_line_takes_less_than_no_time_where_the_clock_goes_back():
     """A wait for a core that came while the clock was read: a part of a step had a negative time."""
     sampler = Sampler(lambda: "backward")
-    assert sampler._note([("backward", (MAIN,))], 1.0, 0.9) == 1.0
+    assert sampler.note([("backward", (MAIN,))], 1.0, 0.9) == 1.0
     assert sampler.times["backward", (MAIN,)] == 0.0
-    sampler._note([("backward", (MAIN,))], 1.0, 1.1)
+    sampler.note([("backward", (MAIN,))], 1.0, 1.1)
     assert sampler.times["backward", (MAIN,)] == pytest.approx(0.1, abs=EVERY_S)
 
 
 def test_what_was_seen_is_handed_over_once():
     sampler = Sampler(lambda: "backward")
-    sampler._note([("backward", (MAIN,))], 1.0, 1.1)
+    sampler.note([("backward", (MAIN,))], 1.0, 1.1)
     assert [*sampler.taken()] == [("backward", (MAIN,))]
-    sampler._note([("backward", (STEP,))], 1.1, 1.2)
+    sampler.note([("backward", (STEP,))], 1.1, 1.2)
     assert [*sampler.taken()] == [("backward", (STEP,))]
     assert sampler.taken() == {}
 
