@@ -13,6 +13,7 @@ from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units
 
+_OF_OTHER_PARTS = ("automatic_collection", "evaluation")  # what steps do at the line of such a cause may be one, too
 _LEAST_GAIN = 1.03  # a smaller gain cannot be told from chance
 CAUSES = (*outside.CAUSES, *steps.CAUSES, *loading.CAUSES)
 
@@ -20,7 +21,7 @@ CAUSES = (*outside.CAUSES, *steps.CAUSES, *loading.CAUSES)
 def findings(symptoms: Symptoms) -> list[Finding]:
     """The avoidable costs, the largest first."""
     costs = [cost for cause in CAUSES for cost in cause(symptoms)]
-    others = [cost for cost in costs if cost.cause != "automatic_collection"]
+    others = [cost for cost in costs if cost.cause not in _OF_OTHER_PARTS]
     costs += [*steps.lines(symptoms, others), *loading.lines(symptoms, others)]
     costs = [_bounded(cost, symptoms) for cost in costs]
     places = Counter(cost.where for cost in costs)

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import ALIKE, BATCHES, LEAST, MUCH_MEMORY, OWN, Symptoms
-from perfkit.additions.shared.lines import places
+from perfkit.additions.shared.lines import Line, places
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
@@ -24,13 +24,23 @@ def _files(symptoms: Symptoms) -> Found:
 
 
 def _archives(symptoms: Symptoms) -> Found:
+    lines = _lines_of_archives(symptoms)
+    total = sum(share for _, share in lines)
+    if total >= LEAST / 2:
+        line, others = lines[0][0], [line.where for line, _ in lines[1:]]
+        facts = {"text": line.text, "names": _archives_of(symptoms), "others": others}
+        yield _CAUSES.found("array_of_archive", line.where, total, **facts)
+
+
+def _lines_of_archives(symptoms: Symptoms) -> list[tuple[Line, float]]:
+    """The lines that read an array of an archive, with their shares of the run."""
+    reads = LIMIT.reads_array if _archives_of(symptoms) else None
+    return [(line, share) for line, share in symptoms.loading_lines() if reads in line.calls]
+
+
+def _archives_of(symptoms: Symptoms) -> list[str]:
     data, loading = symptoms.evidence.data, symptoms.evidence.loading
-    names = sorted({*(data.archives if data else []), *(loading.archives if loading else [])})
-    if not names:
-        return
-    for line, share in symptoms.loading_lines():
-        if LIMIT.reads_array in line.calls and share >= LEAST / 2:
-            yield _CAUSES.found("array_of_archive", line.where, share, text=line.text, names=names)
+    return sorted({*(data.archives if data else []), *(loading.archives if loading else [])})
 
 
 def _places(symptoms: Symptoms, pattern: str) -> list[str]:
@@ -114,7 +124,8 @@ def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:
     explaining = [finding for finding in findings if (finding.share or 0.0) >= symptoms.loading]
     if explaining or any(finding.cause == "rows_one_by_one" for finding in findings):
         return
-    places_found = {finding.where for finding in findings}
+    of_archives = {line.where for line, _ in _lines_of_archives(symptoms)}
+    places_found = of_archives | {finding.where for finding in findings}
     candidates = [(line, share) for line, share in symptoms.loading_lines() if line.where not in places_found]
     candidates.sort(key=lambda candidate: -candidate[1])
     of_batches = [(line, share) for line, share in candidates if line.part != "sampler"]

@@ -174,16 +174,26 @@ def _weights(symptoms: Symptoms) -> Found:
     for cause, part in parts.items():
         if part >= LEAST / 2:
             yield _CAUSES.found(cause, where, part=part)
-    rows = evidence.rows
-    steps = list(symptoms.lines("optimizer"))
-    part = sum(share for _, share in steps)
-    if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and part >= 2 * LEAST:
-        share = part * rows.of_weights * (1 - rows.touched / rows.count)
-        facts = {"symptoms": symptoms, "part": part, "optimizers": symptoms.script.optimizers}
-        yield _CAUSES.found("dense_embedding", steps[0][0].where, share, **facts)
     share = symptoms.share_of("optimizer")
     if evidence.groups >= max(LIMIT.many_groups, 2 * evidence.group_kinds) and share >= LEAST / 2:
         yield _CAUSES.found("many_parameter_groups", symptoms.site("groups"), share, symptoms=symptoms)
+
+
+def _dense_embeddings(symptoms: Symptoms) -> Found:
+    """Gradients of whole tables of which a step touches few rows: they are zeroed, filled, and stepped over."""
+    rows = symptoms.evidence.rows
+    steps = list(symptoms.lines("optimizer"))
+    part = sum(share for _, share in steps)
+    if not rows or rows.touched >= 0.2 * rows.count or rows.of_weights <= 0.5 or part < 2 * LEAST:
+        return
+    modules = [name.split(".")[-2] for name in rows.names if "." in name]
+    calls = re.compile("|".join(rf"\b{re.escape(module)}\(" for module in modules) or "$^")
+    of_tables = [line.seconds for line in symptoms.evidence.operators if calls.search(line.text)]
+    zeroing = sum(share for line, share in symptoms.lines(OWN) if "zero_grad(" in line.text)
+    dense = (part + zeroing) * rows.of_weights + symptoms.of_run(sum(of_tables))
+    facts = {"symptoms": symptoms, "part": part, "optimizers": symptoms.script.optimizers}
+    share = dense * (1 - rows.touched / rows.count)
+    yield _CAUSES.found("dense_embedding", steps[0][0].where, share, **facts)
 
 
 def _memory(symptoms: Symptoms) -> Found:
@@ -205,7 +215,7 @@ def _memory(symptoms: Symptoms) -> Found:
 
 CAUSES = (
     _modes, _threads, _collections, _graph_grows, _calls, _checkpointing, _backward_again, _in_vain, _hooks,
-    _parametrized, _without_gradients, _small_operators, _zeros, _weights, _memory,
+    _parametrized, _without_gradients, _small_operators, _zeros, _weights, _dense_embeddings, _memory,
 )  # fmt: skip
 
 
