@@ -11,7 +11,7 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.ranks.lateness import COMPUTES, Lateness, are_apart, few_with_most
-from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share, line_within
+from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share, line_within, share_of_line
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, PARTS, Ddp, Exchange, State
 from perfkit.additions.ranks.report import WORDS
 from perfkit.additions.shared.lines import text_at
@@ -228,7 +228,9 @@ def _exposed_exchange(symptoms: RankSymptoms) -> Found:
     where = basename(next(iter(symptoms.first.backward), ""))
     if count > 1 and len(symptoms.first.backward) == 1:
         avoidable = share * (count - 1) / count
-        yield _CAUSES.found("exchange_in_each_pass", where, avoidable, count=count, ddp=ddp, lost=share)
+        finding = _CAUSES.found("exchange_in_each_pass", where, avoidable, count=count, ddp=ddp, lost=share)
+        hidden_too = symptoms.first.device == "cpu"  # hidden exchanges take cores from the passes
+        yield structs.replace(finding, limit="at least about") if hidden_too else finding
     elif share >= LIMIT.least and not late_rank_explains:
         hidden = fmean(mean.hidden for mean in lateness.spent) / lateness.step_s
         rows = symptoms.first.embeddings
@@ -287,7 +289,16 @@ def _collectives(symptoms: RankSymptoms) -> Found:
             buffers = {name: size for ddp in symptoms.first.ddps for name, size in ddp.buffers.items()}
             yield _CAUSES.found("buffers_in_each_step", _model_line(symptoms), share, buffers=buffers)
         else:
-            yield _CAUSES.found("collective_in_each_step", where, share, exchange=exchange, steps=steps)
+            facts = {"exchange": exchange, "steps": steps, "exchanging": share}
+            whole = max(share, _share_of_line(symptoms, exchange.where))
+            yield _CAUSES.found("collective_in_each_step", where, whole, **facts)
+
+
+def _share_of_line(symptoms: RankSymptoms, line: str) -> float:
+    """The share of the run that each rank is at a collective's line, at least; 0 if ranks wait there in turn."""
+    if symptoms.lateness is None or symptoms.lateness.in_turn >= LIMIT.least / 2:
+        return 0.0
+    return min(share_of_line(state, line) for state in symptoms.states)
 
 
 def _cause_of_all_reduce(symptoms: RankSymptoms, exchange: Exchange) -> str:

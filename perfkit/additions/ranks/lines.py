@@ -54,6 +54,12 @@ def line_of_most(state: State, parts: Sequence[str]) -> tuple[str, float]:
     return line, seconds[line][0] / sum(stack.seconds for stack in state.stacks)
 
 
+def share_of_line(state: State, line: str) -> float:
+    """The share of a rank's time that it is at a line, or in what that calls."""
+    total = sum(stack.seconds for stack in state.stacks)
+    return sum(stack.seconds for stack in state.stacks if line in stack.lines) / total if total else 0.0
+
+
 def _seconds(stacks: Sequence[Stack], parts: Sequence[str], steps: int) -> dict[str, tuple[float, int]]:
     """The seconds of each line in a step, with everything that it calls, and its depth."""
     seconds, depths = defaultdict[str, float](float), dict[str, int]()

@@ -128,6 +128,7 @@ def test_gradients_sent_for_each_of_several_batches_are_blamed_by_their_count():
     sent = found(states)["exchange_in_each_pass"]
     assert sent.where == "train.py:7"
     assert sent.share == pytest.approx(0.6 * 7 / 8)
+    assert sent.limit == "at least about", "exchanges that are hidden take cores, too"
     two_lines = [msgspec.structs.replace(state, backward=["a:1", "a:2"]) for state in states]
     assert "exchange_in_each_pass" not in found(two_lines), "a GAN's passes are not accumulated"
 
@@ -142,6 +143,28 @@ def test_a_barrier_in_each_step_is_blamed_for_what_no_late_rank_explains():
     )
     assert "collective_in_each_step" not in found(free)
     assert found(costly)["collective_in_each_step"].share == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "share"), [(6.0, 7.0, 0.6), (1.0, 7.0, 0.2), (2.1, 2.1, 0.21)], ids=["both", "one", "less"]
+)
+def test_what_the_line_of_a_collective_does_besides_goes_with_it(first, second, share):
+    """To pickle what is gathered took longer than to send it, and was no part of what removing it gains."""
+    states = [
+        msgspec.structs.replace(
+            state,
+            exchanges=[Exchange("all_gather_object", "train.py:8", 17, 3.4)],
+            stacks=[
+                Stack("own code", ["train.py:50", "train.py:8"], seconds),
+                Stack("forward", ["train.py:6"], 10 - seconds),
+            ],
+        )
+        for state, seconds in zip(ranks(0.7, 0.7), (first, second), strict=True)
+    ]
+    gathered = found(states)["collective_in_each_step"]
+    assert gathered.share == pytest.approx(share)
+    assert gathered.evidence.startswith("20% of the run is all_gather_object in each step")
+    assert ("60% is its line" in gathered.evidence) == (share == 0.6)
 
 
 def test_a_collective_takes_no_more_than_what_ranks_exchange_beyond_their_waits():
