@@ -11,7 +11,13 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.ranks.lateness import COMPUTES, Lateness, are_apart, few_with_most
-from perfkit.additions.ranks.lines import line_of_difference, line_of_most, line_of_share, line_within, share_of_line
+from perfkit.additions.ranks.lines import (
+    line_of_difference,
+    line_of_most,
+    line_of_share,
+    line_within,
+    share_of_line,
+)
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, PARTS, Ddp, Exchange, State
 from perfkit.additions.ranks.report import WORDS
 from perfkit.additions.shared.lines import text_at

@@ -13,7 +13,10 @@ from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units
 
-_OF_OTHER_PARTS = ("automatic_collection", "evaluation")  # what steps do at the line of such a cause may be one, too
+_OF_OTHER_PARTS = (
+    "automatic_collection",
+    "evaluation",
+)  # what steps do at the line of such a cause may be one, too
 _LEAST_GAIN = 1.03  # a smaller gain cannot be told from chance
 CAUSES = (*outside.CAUSES, *steps.CAUSES, *loading.CAUSES)
 

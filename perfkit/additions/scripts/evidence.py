@@ -69,7 +69,8 @@ class Inquiry(Callback):
     def _noted(self, role: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
         sets_nothing = role == "compiler_reset" and not checks.compiled_graphs()
         if role == "float64" and plain.__name__ != "double":
-            sets_nothing = not any(given is torch.float64 for given in (*args, *kwargs.values()))
+            dtypes = [getattr(given, "dtype", given) for given in (*args, *kwargs.values())]
+            sets_nothing = not any(dtype is torch.float64 for dtype in dtypes)
         if not (sets_nothing or self._script.looked_at.value):  # a look may set the mode itself
             self._script.calls.note(role)
         return plain(*args, **kwargs)

@@ -146,7 +146,9 @@ def test_a_barrier_in_each_step_is_blamed_for_what_no_late_rank_explains():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "share"), [(6.0, 7.0, 0.6), (1.0, 7.0, 0.2), (2.1, 2.1, 0.21)], ids=["both", "one", "less"]
+    ("first", "second", "share"),
+    [(6.0, 7.0, 0.6), (1.0, 7.0, 0.2), (2.1, 2.1, 0.21)],
+    ids=["both", "one", "less"],
 )
 def test_what_the_line_of_a_collective_does_besides_goes_with_it(first, second, share):
     """To pickle what is gathered took longer than to send it, and was no part of what removing it gains."""

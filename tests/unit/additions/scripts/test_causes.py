@@ -266,7 +266,9 @@ def test_an_archive_of_arrays_is_told_where_each_sample_reads_a_whole_one(
 def test_the_lines_that_read_an_archive_are_one_cause():
     """Reading each array once removes all of them: one line's share was said to be the bound."""
     lines = [
-        Line("data set", "/home/me/train.py", at, seconds, ["NpzFile.__getitem__"], f"x = self.file['{at}'][i]")
+        Line(
+            "data set", "/home/me/train.py", at, seconds, ["NpzFile.__getitem__"], f"x = self.file['{at}'][i]"
+        )
         for at, seconds in ((7, 4.0), (8, 1.0), (9, 0.5))
     ]
     loading = Loading(batches=10, samples=80, seconds=5.5)
@@ -281,14 +283,20 @@ def test_the_lines_that_read_an_archive_are_one_cause():
 def test_a_line_may_take_much_of_an_evaluation_and_of_the_steps(part):
     """It was named for the evaluation alone, and another line, or a switch, for the steps."""
     at = "/home/me/train.py", 7
-    lines = [Line(part, *at, 6.0, [], "adj = adj.coalesce()"), Line(EVALUATION, *at, 2.0, [], "adj.coalesce()")]
+    lines = [
+        Line(part, *at, 6.0, [], "adj = adj.coalesce()"),
+        Line(EVALUATION, *at, 2.0, [], "adj.coalesce()"),
+    ]
     parts = {part: 6.0, "backward": 2.0, EVALUATION: 2.0}
     loading = Loading(batches=10, samples=80, seconds=6.0)
     asked = seen(parts=parts, lines=lines, loading=loading, data=DataFacts(kind="Texts", workers=0))
-    run = Account(parts={"steps": 0.8, "evaluation": 0.2}, evaluations=2)
+    run = Account(parts={"steps": 0.8, "evaluation": 0.2}, steps=20, evaluations=2)
     found = findings(msgspec.structs.replace(asked, run=run))
     assert [each.where for each in found] == ["train.py:7"] * 2
-    assert {each.cause for each in found} == {"evaluation", {"forward": "line_of_forward"}.get(part, "loading_line")}
+    assert {each.cause for each in found} == {
+        "evaluation",
+        {"forward": "line_of_forward"}.get(part, "loading_line"),
+    }
 
 
 def test_a_metric_over_all_history_grows_in_the_scripts_own_line():

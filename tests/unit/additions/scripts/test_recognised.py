@@ -422,6 +422,7 @@ MODEL = torch.nn.Linear(1, 1)
         (torch.nn.Module.double, (MODEL,), True),
         (torch.nn.Module.to, (MODEL, torch.double), True),
         (torch.nn.Module.to, (MODEL, torch.ones(2)), False),
+        (torch.nn.Module.to, (MODEL, torch.ones(2, dtype=torch.double)), True),
         (torch.nn.Module.to, (MODEL, "cpu"), False),
         (torch.set_default_dtype, (torch.float32,), False),
     ],
