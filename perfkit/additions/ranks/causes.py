@@ -301,7 +301,7 @@ def _collectives(symptoms: RankSymptoms) -> Found:
 
 
 def _share_of_line(symptoms: RankSymptoms, line: str) -> float:
-    """The share of the run that each rank is at a collective's line, at least; 0 if ranks wait there in turn."""
+    """The share of the run that each rank is at a collective's line, at least; 0 if they wait in turn."""
     if symptoms.lateness is None or symptoms.lateness.in_turn >= LIMIT.least / 2:
         return 0.0
     return min(share_of_line(state, line) for state in symptoms.states)

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import ALIKE, BATCHES, LEAST, MUCH_MEMORY, OWN, Symptoms
-from perfkit.additions.shared.lines import Line, places
+from perfkit.additions.shared.lines import TimedLine, places
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits
@@ -32,7 +32,7 @@ def _archives(symptoms: Symptoms) -> Found:
         yield _CAUSES.found("array_of_archive", line.where, total, **facts)
 
 
-def _lines_of_archives(symptoms: Symptoms) -> list[tuple[Line, float]]:
+def _lines_of_archives(symptoms: Symptoms) -> list[tuple[TimedLine, float]]:
     """The lines that read an array of an archive, with their shares of the run."""
     reads = LIMIT.reads_array if _archives_of(symptoms) else None
     return [(line, share) for line, share in symptoms.loading_lines() if reads in line.calls]

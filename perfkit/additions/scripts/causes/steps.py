@@ -180,7 +180,7 @@ def _weights(symptoms: Symptoms) -> Found:
 
 
 def _dense_embeddings(symptoms: Symptoms) -> Found:
-    """Gradients of whole tables of which a step touches few rows: they are zeroed, filled, and stepped over."""
+    """Gradients of whole tables of which a step touches few rows: zeroed, filled and read in each step."""
     rows = symptoms.evidence.rows
     steps = list(symptoms.lines("optimizer"))
     part = sum(share for _, share in steps)

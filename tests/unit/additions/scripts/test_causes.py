@@ -266,7 +266,7 @@ def test_an_archive_of_arrays_is_told_where_each_sample_reads_a_whole_one(
 def test_the_lines_that_read_an_archive_are_one_cause():
     """Reading each array once removes all of them: one line's share was said to be the bound."""
     lines = [
-        Line(
+        TimedLine(
             "data set", "/home/me/train.py", at, seconds, ["NpzFile.__getitem__"], f"x = self.file['{at}'][i]"
         )
         for at, seconds in ((7, 4.0), (8, 1.0), (9, 0.5))
@@ -284,8 +284,8 @@ def test_a_line_may_take_much_of_an_evaluation_and_of_the_steps(part):
     """It was named for the evaluation alone, and another line, or a switch, for the steps."""
     at = "/home/me/train.py", 7
     lines = [
-        Line(part, *at, 6.0, [], "adj = adj.coalesce()"),
-        Line(EVALUATION, *at, 2.0, [], "adj.coalesce()"),
+        TimedLine(part, *at, 6.0, [], "adj = adj.coalesce()"),
+        TimedLine(EVALUATION, *at, 2.0, [], "adj.coalesce()"),
     ]
     parts = {part: 6.0, "backward": 2.0, EVALUATION: 2.0}
     loading = Loading(batches=10, samples=80, seconds=6.0)
@@ -626,10 +626,10 @@ def test_what_the_rows_of_an_embedding_cost_is_the_optimizer_s_part_for_those_th
 
 def test_a_dense_embedding_costs_zeroing_and_its_backward_pass_as_well():
     """Removing it was said to gain about 1.69×; 3.9× was gained."""
-    step = Line("optimizer", "/home/me/train.py", 61, 4.0, ["Adam.step"], "optimizer.step()")
-    zeroing = Line(OWN, "/home/me/train.py", 59, 2.0, [], "optimizer.zero_grad()")
-    table = Line("forward and backward", "/home/me/train.py", 40, 2.0, [], "h = self.context(words)")
-    other = Line("forward and backward", "/home/me/train.py", 41, 1.0, [], "return self.head(h)")
+    step = TimedLine("optimizer", "/home/me/train.py", 61, 4.0, ["Adam.step"], "optimizer.step()")
+    zeroing = TimedLine(OWN, "/home/me/train.py", 59, 2.0, [], "optimizer.zero_grad()")
+    table = TimedLine("forward and backward", "/home/me/train.py", 40, 2.0, [], "h = self.context(words)")
+    other = TimedLine("forward and backward", "/home/me/train.py", 41, 1.0, [], "return self.head(h)")
     rows = Rows(count=1000, touched=100, of_weights=1.0, names=["context.weight"])
     parts = {"optimizer": 4.0, OWN: 2.0, "backward": 4.0}
     asked = seen(parts=parts, lines=[step, zeroing], operators=[table, other], rows=rows)
