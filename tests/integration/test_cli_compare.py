@@ -151,6 +151,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path):
             "--set workers=2 -- torchrun train.py",
         ),
         (("watch", "--set", "workers=2", "train.py"), "perfkit referee --set workers=2 train.py"),
+        (("watch", "--set", "no_sync=on", "train.py"), "unknown switch 'no_sync'"),
         (("run", "--stages", "pining"), "Did you mean 'pinning'"),
         (("run", "--stages", ","), "unknown stage ','. Allowed: baseline, allocator"),
         (("run", "--keep", ""), "unknown stage ''. Allowed: baseline, allocator"),

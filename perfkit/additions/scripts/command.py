@@ -9,6 +9,7 @@ from perfkit import lookup, registry
 from perfkit.additions.scripts import watched, watching
 from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
+from perfkit.recipe import parse_settings
 
 Program = Annotated[str, typer.Argument(help="train.py", metavar="SCRIPT")]
 Arguments = Annotated[
@@ -50,10 +51,13 @@ def watch(
             watch_ranks(command, budget, whole, output, settings, tries or after > 0)
             return
         except watched.TrainsAlone as alone:
+            if settings:
+                raise InvalidValue(f"{alone.what} for --set to act on", "Leave it out") from None
             typer.echo(f"{alone.what}: it is watched as one", err=True)
             program, module = alone.launch.program, alone.launch.module
             arguments = [*alone.launch.arguments]
     if settings:
+        parse_settings(settings)  # a switch that a script does not have is refused as such
         problem = "--set is for launches of several ranks, and a script is watched as it is"
         raise InvalidValue(problem, f"Compare it: perfkit referee --set {settings[0]} {program}")
     launch = watched.Launch(program, tuple(arguments or ()), module)

@@ -16,7 +16,7 @@ from perfkit.additions.ranks.patience import RankPeer
 from perfkit.additions.ranks.watching import RanksReport, alone
 from perfkit.additions.scripts import command as scripts_command
 from perfkit.additions.scripts.watched import TrainsAlone, TrainsElsewhere
-from perfkit.errors import Cancelled, RunFailed
+from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.results.schema import Mechanism
 from perfkit.show import terminal
 from perfkit.studies.sources import Progress
@@ -87,6 +87,9 @@ def test_a_command_that_turns_out_to_train_in_one_process_is_watched_as_one(tmp_
     scripts_command.watch("python", output, ["-u", "train.py", "--lr", "0.1"])
     assert seen == [("train.py", ("--lr", "0.1"), False)]
     assert "trains in one process, and has no ranks: it is watched as one" in capsys.readouterr().err
+    with pytest.raises(InvalidValue, match="has no ranks for --set to act on. Leave it out"):
+        scripts_command.watch("python", output, ["train.py"], settings=["no_sync=on"])
+    assert len(seen) == 1, "it trained, and was refused with a remedy that fails"
 
 
 @pytest.mark.parametrize("tries", [False, True])
