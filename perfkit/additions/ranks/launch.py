@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfkit.additions.ranks import LAUNCHERS
 from perfkit.additions.ranks.switches import in_words
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Value
 
-_LAUNCHERS = ("torch", "accelerate", "deepspeed")  # packages whose modules start ranks
+_PACKAGES = {name.partition(".")[0] for name in LAUNCHERS}  # their modules start ranks, too
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class RanksLaunch(Launch):
         if not words or not Path(python).name.startswith("python"):
             return None
         program, *arguments = words
-        starts_ranks = is_module and program.partition(".")[0] in _LAUNCHERS
+        starts_ranks = is_module and program.partition(".")[0] in _PACKAGES
         if program.startswith("-") or starts_ranks:
             return None
         return Launch(program, tuple(arguments), is_module)
