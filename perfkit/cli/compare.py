@@ -41,12 +41,22 @@ def compare(
     a, b = (comparing.candidate(side, plan) for side in names)
     store_context = options.stored() if gate.limit is None or more else options.stored_if_possible()
     with store_context as store:
+        verdict = None
         with options.progress() as follow:
             if gate.limit is not None:
                 plan.source().require(Study.GATE)
             earlier = comparing.earlier_comparison(a, b, plan, store) if store and more else None
-            result = comparing.compare_candidates(a, b, plan, earlier, follow, store)
-        verdict = None if gate.limit is None else gate_code(result, gate.limit)
+            try:
+                result = comparing.compare_candidates(a, b, plan, earlier, follow, store)
+            except KeyboardInterrupt:
+                if follow.found is None:
+                    raise
+                result = follow.found
+                verdict = 130
+                kept = "is kept: go on with --more" if store else "is not stored"
+                typer.echo(f"stopped; what was measured {kept}", err=True)
+        if gate.limit is not None and verdict is None:
+            verdict = gate_code(result, gate.limit)
         output.deliver(f"{b.title} against {a.title}", [result.describe()], record(result), verdict=verdict)
 
 
@@ -69,10 +79,7 @@ def record(result: Comparison) -> dict[str, Any]:
 def gate_code(
     result: Comparison, limit: float, remedy: str = "Add rounds with --more", fewest: int = stats.MIN_ROUNDS
 ) -> int:
-    """The exit code of a gate, after reporting why: 1 if B is slower than allowed, 3 if that is unclear.
-
-    It is unclear with fewer rounds than `fewest`, or if others disturbed sides that took turns.
-    """
+    """The exit code of a gate, after reporting why: 1 if B is slower than allowed, 3 if that is unclear."""
     ratio = result.ratio
     answer = f"it is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
     if result.rounds < fewest:

@@ -24,8 +24,7 @@ def climb(
 
     Stages of a group (`catalogue.GROUPS`) are measured in the same rounds as what was kept before it. A stage
     is kept if it is faster, if the plan says so, or if the preset has too few rounds for a verdict. At the
-    end all that was kept is measured against the baseline: what helps alone may not help together. A workload
-    that cannot be loaded raises, as does Ctrl-C, once every process has ended.
+    end all that was kept is measured against the baseline: what helps alone may not help together.
 
     Runs are saved in `store`; those that could not be saved are listed in `store.lost`. Rounds are added to
     those of `earlier`, but a ladder of several stages takes none.

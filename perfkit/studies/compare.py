@@ -57,12 +57,15 @@ def compare_candidates(
     """Measures B and A in rounds, in several incarnations, until the interval is narrow.
 
     The plan says where, and for how long (`Plan.until`). If the user stops it, it returns what has been
-    measured so far. The rounds are added to those of an `earlier` comparison of the same two. Runs are saved
-    in `store`, which knows how far equal processes differ; `store.lost` lists those that could not be.
+    measured so far; after Ctrl-C, `progress` has it. The rounds are added to those of an `earlier` comparison
+    of the same two. Runs are saved in `store`, which knows how far equal processes differ.
     """
-    with plan.open(progress or Progress(), Study.COMPARISON, store) as session:
+    progress = progress or Progress()
+    with plan.open(progress, Study.COMPARISON, store) as session:
         pair = session.measure(stages_of(a, b, session.source), rule_of_two(plan.rule))
-        return compared(pair, store, earlier)
+        result = compared(pair, store, earlier)
+        progress.found = result
+        return result
 
 
 def rule_of_two(rule: StopRule) -> StopRule:
@@ -85,10 +88,7 @@ def compared(pair: Sequence[Run], store: RunStore | None, earlier: Comparison | 
 
 
 def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) -> Comparison:
-    """The newest stored comparison of these two sides, to which more rounds are to be added.
-
-    It has the same code, recipes, options, preset, seed, device and machine; an `InvalidValue` if none has.
-    """
+    """The newest stored comparison of these two, measured in the same way; an `InvalidValue` without one."""
     source = staging.loaded(plan)
     first, second = stages_of(a, b, source)
     for run in store.history(workload=plan.subject.workload):

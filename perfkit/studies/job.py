@@ -74,13 +74,7 @@ class Job:
         self.progress = Progress(self._follow, self._stop)
 
     def run(self) -> None:
-        """Does the work in this thread.
-
-        Raises:
-            Stopped: `stop` was called, even before this.
-            KeyboardInterrupt: Ctrl-C, or the kernel's stop button, was pressed.
-            Exception: what went wrong.
-        """
+        """Does the work in this thread. Raises what went wrong, and `Stopped` even if `stop` came before."""
         try:
             if self._begins():
                 self._end(self._outcome())

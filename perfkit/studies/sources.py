@@ -1,8 +1,7 @@
 """What is measured, and the sources of runs: this machine, a recording, a simulated GPU, a script.
 
 A study asks a source for what it needs and never for its kind. What a source cannot answer is refused, with
-the reason, before anything starts. An addition registers its source by the prefix of its devices, such as
-`sim` for `sim:v100`.
+the reason, before anything starts.
 """
 
 import contextlib
@@ -80,6 +79,7 @@ class Progress:
         self._done = 0.0
         self._left_s: float | None = None
         self.later_s = 0.0  # what comes after the part that reports how long it takes
+        self.found: Any = None  # what a study makes of its rounds; Ctrl-C leaves that of those until then
 
     @contextlib.contextmanager
     def part(self, number: int, total: int, later_s: float = 0.0) -> Iterator[None]:

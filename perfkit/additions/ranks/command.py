@@ -85,9 +85,8 @@ def match(programs: list[str], settings: list[str], terms: Terms) -> Match:
         first, second, *command = programs
         scripts = [Path(first).resolve(), Path(second).resolve()]
         original = next((word for word in command if Path(word).resolve() in scripts), first)
-        old, new = (
-            Candidate(script, program=launch_with(command, script, original)) for script in (first, second)
-        )
+        old = Candidate(first, program=launch_with(command, first, original))
+        new = Candidate(second, program=launch_with(command, second, original))
     for side in (old, new):
         typer.echo(f"{side.title}: {side.program.describe()}", err=True)
     return matched(old, new, terms._replace(process=ComparedRanks), values)

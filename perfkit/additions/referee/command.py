@@ -63,7 +63,14 @@ def referee(
                 match_result = compare_whole(match, progress)
             else:
                 plan = match.plan.until(gate.seconds, gate.precision, PART)
-                match_result = match._replace(plan=plan).compare(progress, store)
+                try:
+                    match_result = match._replace(plan=plan).compare(progress, store)
+                except KeyboardInterrupt:
+                    if progress.found is None:
+                        raise
+                    match_result = progress.found._replace(longer="measure for longer", is_stopped=True)
+                    kept = "is kept (perfkit runs)" if store else "is not stored"
+                    typer.echo(f"stopped; what was measured {kept}", err=True)
         result = match_result.comparison
         outcome = None
         if gate.limit is not None:

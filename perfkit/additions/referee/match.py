@@ -43,10 +43,13 @@ class Match(NamedTuple):
     longer: str = "raise --budget"  # how to measure for longer
 
     def compare(self, progress: Progress, store: RunStore | None = None) -> MatchResult:
-        """Measures both sides in rounds, as `compare.compare_candidates` does."""
+        """Measures both sides in rounds, and ends, as `compare.compare_candidates` does."""
         with self.plan.open(progress, Study.COMPARISON, store) as session:
             runs, behaviours, failure = self._observed(session)
-            return MatchResult(compared(runs, store), behaviours, self.allowed, self.longer, failure=failure)
+            result = compared(runs, store)
+            found = MatchResult(result, behaviours, self.allowed, self.longer, failure=failure)
+            progress.found = found
+            return found
 
     def _observed(self, session: ScriptSession) -> tuple[list[Run], dict[str, Behaviour], str]:
         """The runs of both sides, the behaviour of each, and why one could not be observed."""

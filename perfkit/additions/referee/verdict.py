@@ -115,6 +115,7 @@ class MatchResult(NamedTuple):
     longer: str = "raise --budget"  # how a person measures for longer
     is_whole: bool = False  # whether both ran to their end
     failure: str = ""  # that kept the steps of a side from being observed
+    is_stopped: bool = False  # whether a person stopped it
 
     def verdict(self, precision: float, gate: Outcome | None = None) -> RefereeVerdict:
         """The verdict at this `precision`. B must be faster, unless a `gate` gives another outcome."""
@@ -125,7 +126,7 @@ class MatchResult(NamedTuple):
         outcome, reason = training or _speed_outcome(speed, precision, gate)
         return RefereeVerdict(
             outcome=outcome,
-            exit_code=_EXIT_CODES[outcome],
+            exit_code=130 if self.is_stopped else _EXIT_CODES[outcome],
             reason=reason,
             differences=differences,
             losses=losses,

@@ -47,10 +47,6 @@ class ScriptStarter:
     observers: Sequence[str] = ()  # as for `WatchedScript`
     process: type[WatchedScript] = WatchedScript
 
-    def launch_of(self, stage: Stage) -> Launch:
-        """The launch of a stage: its own program, frozen before, or the script of the others."""
-        return stage.program or self.launch
-
 
 @dataclass
 class Pace:
@@ -157,7 +153,7 @@ class ScriptSession(RoundSession):
     def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, TrainingReport]:
         source = self.source
         rule = source.plan.rule
-        launch = source.starter.launch_of(stage)
+        launch: Launch = stage.program or source.starter.launch
         toggles = {name: values[0] for name, values in stage.recipe.diff(source.baseline()).items()}
         is_plain = launch == source.starter.launch and not toggles
         child = self.take() if is_plain else self._started(launch, toggles)
@@ -171,7 +167,7 @@ class ScriptSession(RoundSession):
         rule = affordable(rule, self.source.facts.step_s, len(stages))
         runs = []
         for stage, run in zip(stages, super().measure(stages, rule, ask_more), strict=True):
-            launch = self.source.starter.launch_of(stage)
+            launch: Launch = stage.program or self.source.starter.launch
             ended = {"ended": TEXTS["study"]["ended"]} if isinstance(self.stopped, RunFailed) else {}
             facts = {"facts": run.facts | ended, "script": launch.describe(), "code": launch.code}
             runs.append(msgspec.structs.replace(run, **facts))

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 import typer
 from msgspec import structs
@@ -212,6 +213,30 @@ def test_a_comparison_on_cores_that_others_took_says_so(data_dir, monkeypatch):
     for found, said in ((quiet, "; 9 interleaved rounds\n"), (busy, "took 60% of the cores meanwhile\n")):
         monkeypatch.setattr(comparing, "compare_candidates", lambda *_, found=found: found)
         assert run(*SIDES).endswith(said)
+
+
+@pytest.mark.parametrize("gate", [(), ("--fail-if-slower", "50%")])
+def test_a_comparison_that_is_stopped_shows_and_writes_what_was_measured(
+    gate, data_dir, monkeypatch, tmp_path
+):
+    """Nothing was shown of a comparison that was stopped a second before its end, nor that it is kept."""
+    found = Comparison(measured("a"), measured("b"), PAIRING)
+
+    def stopped(a, b, plan, earlier, progress, store):
+        progress.found = found
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparing, "compare_candidates", stopped)
+    file = tmp_path / "found.json"
+    text = run(*SIDES, *gate, "--json", str(file), code=130)
+    assert text.startswith("stopped; what was measured is kept: go on with --more\n")
+    assert found.describe().strip() in text
+    assert msgspec.json.decode(file.read_bytes())["rounds"] == 9
+
+
+def test_a_comparison_that_is_stopped_before_its_first_round_says_so(data_dir, monkeypatch):
+    monkeypatch.setattr(comparing, "compare_candidates", Mock(side_effect=KeyboardInterrupt))
+    assert run(*SIDES, code=130) == "stopped\n"
 
 
 def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_dir):

@@ -187,9 +187,10 @@ def test_what_was_measured_until_a_person_stops_it_is_kept(machine, where, round
 
     machine.fails = fails
     store = RunStore()
+    given = Progress(cancelled=stop)
     with contextlib.nullcontext() if how is Cancelled and rounds else pytest.raises(how):
-        given = Progress(cancelled=stop)
         assert compare_candidates(A, B, where.until(1e9), progress=given, store=store).rounds == rounds
+    assert (given.found.rounds if given.found else 0) == rounds
     runs = {run.title: run for run in store.runs()}
     assert len(runs) == (2 if rounds else 0)
     assert not rounds or compared([runs["A"], runs["B"]], None).rounds == rounds

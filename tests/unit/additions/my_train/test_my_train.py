@@ -31,7 +31,7 @@ def compared(tmp_path, data_dir, monkeypatch):
     def compare(match, progress):
         rule, starter = match.plan.rule, match.plan.source().starter
         asked.budget_s = rule.budget.stage_s if rule.budget else 0.0
-        launches = starter.launch, starter.launch_of(match.b)
+        launches = starter.launch, match.b.program or starter.launch
         texts = [dict(launch.replaced)[asked.file.resolve()].decode() for launch in launches]
         asked.sides.append(list(zip((match.a, match.b), texts, strict=True)))
         asked.allowed = match.allowed

@@ -31,7 +31,7 @@ def test_a_command_that_names_either_script_starts_each_side_s_own_there(word, s
     """OLD and NEW were made arguments of the script that it names, which was compared with itself."""
     sides = match(["old.py", "new.py", "torchrun", word, "-x"], [], Terms())
     starter = sides.plan.source().starter
-    started = [starter.launch_of(side).command for side in (sides.a, sides.b)]
+    started = [(side.program or starter.launch).command for side in (sides.a, sides.b)]
     assert started == [("torchrun", "old.py", "-x"), ("torchrun", "new.py", "-x")]
     assert "old.py: torchrun old.py -x\nnew.py: torchrun new.py -x\n" in capsys.readouterr().err
 
@@ -43,7 +43,7 @@ def test_a_path_of_the_name_of_a_launcher_is_none(program, scripts, tmp_path):
     assert launcher(program) is None
     sides = _match(["old.py", "new.py", program], [], False, Terms("smoke"))
     starter = sides.plan.source().starter
-    assert starter.launch_of(sides.a).arguments == (program,)
+    assert (sides.a.program or starter.launch).arguments == (program,)
 
 
 @pytest.mark.parametrize("command", [["torchrun", "-m"], ["torchrun", "run.py"]])
@@ -53,7 +53,7 @@ def test_each_side_is_started_with_its_own_script_whatever_else_the_command_name
     sides = match(["old", "new", *command], [], Terms())
     assert (sides.a.title, sides.b.title) == ("old", "new")
     starter = sides.plan.source().starter
-    started = [starter.launch_of(side) for side in (sides.a, sides.b)]
+    started = [side.program or starter.launch for side in (sides.a, sides.b)]
     assert [launch.command for launch in started] == [(*command, "old"), (*command, "new")]
 
 

@@ -590,13 +590,13 @@ def test_a_patch_is_verified_by_a_verdict_only(case, said, tmp_path, monkeypatch
 def judge(data_dir, monkeypatch):
     """Has the command find this comparison."""
 
-    def judge(result, *options):
+    def judge(result, *options, ends=lambda found, progress: found):
         plan = SimpleNamespace(until=lambda *_: None)
         match = Match(plan, Candidate("a"), Candidate("b"), set())
         found = MatchResult(result, {"a": PLAIN, "b": PLAIN}, set(), is_whole="--whole" in options)
         monkeypatch.setattr(command, "_match", lambda *_: match)
         monkeypatch.setattr(command, "compare_whole", lambda *_: found)
-        monkeypatch.setattr(Match, "compare", lambda *_: found)
+        monkeypatch.setattr(Match, "compare", lambda match, progress, *_: ends(found, progress))
         return CliRunner().invoke(app, ["referee", "old.py", "new.py", *options])
 
     return judge
@@ -615,6 +615,22 @@ def test_the_exit_code_is_the_verdict_s_where_nothing_can_be_stored(more, judge,
     result = judge(comparison(2.0), *more)
     assert result.exit_code == 0, result.output
     assert ("will not be stored: it is read-only" in result.output) == (not more), "whole runs are not kept"
+
+
+def test_a_match_that_is_stopped_shows_and_writes_what_was_measured(judge, tmp_path):
+    """Nothing was shown of it, nor that it is kept."""
+
+    def stopped(found, progress):
+        progress.found = found
+        raise KeyboardInterrupt
+
+    file = tmp_path / "found.json"
+    result = judge(comparison(scatter=0.4), "--json", str(file), ends=stopped)
+    assert result.exit_code == 130
+    assert "stopped; what was measured is kept (perfkit runs)\n" in result.output
+    assert "\nVerdict: undecided: " in result.output and "measure for longer" in result.output
+    document = msgspec.json.decode(file.read_bytes())
+    assert (document["outcome"], document["exit_code"], document["rounds"]) == ("undecided", 130, 10)
 
 
 def test_with_a_switch_the_first_program_is_the_script_and_the_rest_are_its_arguments(
@@ -637,7 +653,7 @@ def test_two_sides_of_one_title_are_started_each_by_its_own_command(tmp_path, mo
     one, other = (Launch("train.py", ("--size", size)) for size in ("1", "2"))
     match = two_scripts(one, other, Terms("smoke"))
     starter = match.plan.source().starter
-    started = [starter.launch_of(side).arguments for side in (match.a, match.b)]
+    started = [(side.program or starter.launch).arguments for side in (match.a, match.b)]
     assert started == [("--size", "1"), ("--size", "2")]
 
 
@@ -651,4 +667,4 @@ def test_a_side_that_is_renamed_is_started_by_its_own_command(title, tmp_path, m
     source = match.plan.source()
     stages = stages_of(match.a._replace(title=title), match.b, source)
     assert stages[0].title == title != stages[1].title
-    assert [source.starter.launch_of(stage).program for stage in stages] == ["old.py", "new.py"]
+    assert [(stage.program or source.starter.launch).program for stage in stages] == ["old.py", "new.py"]
