@@ -22,12 +22,13 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe, Value
 from perfkit.workloads import files, reference
 
-_DEFAULTS: dict[str | None, tuple[Value | None, ...]] = {
-    "enabled": (True,), "mode": ("default",), "non_blocking": (False,), "num_workers": (0,),
-    "persistent_workers": (False,), "pin_memory": (False,), "prefetch_factor": (None, 2),
-    "set_to_none": (True,),
+_DEFAULTS: dict[str, dict[str | None, tuple[Value | None, ...]]] = {
+    "DataLoader": {"num_workers": (0,), "persistent_workers": (False,), "pin_memory": (False,),
+                   "prefetch_factor": (None, 2)},
+    "GradScaler": {"enabled": (True,)}, "autocast": {"enabled": (True,)}, "compile": {"mode": ("default",)},
+    "to": {"non_blocking": (False,)}, "zero_grad": {"set_to_none": (True,)},
 }  # fmt: skip
-"""Values of arguments that are torch's own defaults, so that nobody writes them."""
+"""The defaults of arguments of torch's functions, which nobody writes."""
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Eq: operator.eq, ast.Gt: operator.gt, ast.Not: operator.not_,
     ast.NotEq: operator.ne,
@@ -312,13 +313,19 @@ class _Tidied(ast.NodeTransformer):
         self.generic_visit(node)
         return None if ast.unparse(node.targets[0]) == ast.unparse(node.value) else node
 
-    def visit_keyword(self, node: ast.keyword) -> Any:
+    def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
-        if node.arg is None and isinstance(node.value, ast.Dict):
-            pairs: Any = zip(node.value.keys, node.value.values, strict=True)
-            return [ast.keyword(key.value, value) for key, value in pairs]
-        is_default = isinstance(node.value, ast.Constant) and node.value.value in _DEFAULTS.get(node.arg, ())
-        return None if is_default else node
+        defaults = _DEFAULTS.get(_called(node).rpartition(".")[2], {})
+        arguments: list[ast.keyword] = []
+        for argument in node.keywords:
+            value = argument.value
+            if argument.arg is None and isinstance(value, ast.Dict):
+                pairs: Any = zip(value.keys, value.values, strict=True)
+                arguments += [ast.keyword(key.value, of_key) for key, of_key in pairs]
+            elif not (isinstance(value, ast.Constant) and value.value in defaults.get(argument.arg, ())):
+                arguments.append(argument)
+        node.keywords = arguments
+        return node
 
 
 def _computed(node: ast.expr, function: Callable[..., Any], operands: Iterable[Any]) -> ast.Constant:

@@ -193,6 +193,12 @@ def test_only_known_operators_are_computed_and_a_chain_is_not():
     assert chosen.visit(ast.parse("not 1 + 2 == 3", mode="eval").body).value is False
 
 
+def test_a_default_is_left_out_of_the_function_that_has_it_and_of_no_other():
+    source = "loss = own(torch.compile(model, mode='default'), mode='default', enabled=True)"
+    (tidied,) = export._Tidied().visit(ast.parse(source)).body
+    assert ast.unparse(tidied) == "loss = own(torch.compile(model), mode='default', enabled=True)"
+
+
 def test_a_device_that_torch_does_not_have_is_cuda_in_a_script():
     for device in ('cpu")), 1)); print()', "sim:v100", "cuda:0; print()"):
         assert 'torch.device("cuda")' in export.script(Recipe(), "photos", OPTIONS["photos"], device)
