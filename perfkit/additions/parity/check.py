@@ -11,6 +11,7 @@ TF32, as torch's default does in convolutions. Like 16 bits, that format has rou
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -90,13 +91,13 @@ def check(session: WorkerSession, recipe: Recipe, exactness: str, seed: int, ste
     workload, device = session.workload, session.device
     recipe = recipe.replace(batch_size=min(recipe.batch_size, MOST_SAMPLES))
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-    # Only one side's batches, in their own type: four steps of a large batch take gigabytes.
-    batches, differences = list[Pair](), list[list[float]]()
+    # Only one side's batches are kept, in their own type: four steps of a large batch take gigabytes.
+    reference_batches, batches = deque[Pair](), list[Pair]()
+    differences = list[list[float]]()  # of inputs and of targets, by batch
 
     def compare(pair: Pair) -> None:
-        step = len(differences)
-        differences.append([*map(_difference, pair, batches[step])])
-        batches[step] = pair
+        differences.append([*map(_difference, pair, reference_batches.popleft())])
+        batches.append(pair)
 
     def trained(
         side: CheckedSide, recipe: Recipe, batches: list[Pair] | None = None, proven: bool = False
@@ -109,7 +110,7 @@ def check(session: WorkerSession, recipe: Recipe, exactness: str, seed: int, ste
         training.stop()
         return side
 
-    reference = trained(CheckedSide(workload, batches.append), plain)
+    reference = trained(CheckedSide(workload, reference_batches.append), plain)
     candidate = trained(CheckedSide(workload, compare), recipe, proven=True)
     strict = plain.replace(fp32_precision="ieee")
     float32 = trained(CheckedSide(workload, dtype=torch.float32), strict, batches)
