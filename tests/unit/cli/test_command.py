@@ -28,7 +28,6 @@ from perfkit.results.rounds import Pairing
 from perfkit.results.schema import Raw
 from perfkit.results.store import RunStore, keep
 from perfkit.studies import compare as comparing
-from perfkit.studies.sources import Plan
 from tests.unit.results.test_run import run as measured
 
 ERRORS = [
@@ -116,17 +115,6 @@ def test_without_a_terminal_waiting_is_told_once(capsys):
         follow.wait("another run uses cpu")
         follow.phase("measuring")
     assert capsys.readouterr().err == "waiting: another run uses cpu\n"
-
-
-@pytest.mark.parametrize("command", ["profile", "memory"])
-def test_a_look_at_steps_says_that_it_waits_for_another_measurement(command, monkeypatch):
-    def waits(progress, study):
-        progress.wait("a notebook uses the cores")
-        raise InvalidValue("enough")
-
-    monkeypatch.setattr(Plan, "open", lambda plan, progress, study: waits(progress, study))
-    output = run(command, "--device", "cpu", "--preset", "smoke", code=2)
-    assert "waiting: a notebook uses the cores" in output
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
@@ -336,16 +324,7 @@ def test_an_option_that_is_given_twice_is_refused(given):
     assert f"{given[0]} was given 2 times" in run("export", *given, code=2)
 
 
-@pytest.mark.parametrize("command", ["watch", "referee", "patch", "scale"])
-def test_an_option_of_the_script_is_told_its_place(command):
-    text = " ".join(run(command, "train.py", "--epochs", "3", code=2, columns=30).split())
-    assert text.endswith("No such option: --epochs. A script's own options follow after --")
-    assert "Possible: --budget" in run(command, "train.py", "--bugdet=9", code=2)
-    assert "follow after" not in run("run", "--epochs", "3", code=2), "it has no script"
-
-
 LADDER = ("run", "--device", "cpu", "--stages")
-PLAYED = ("run", "--device", "recorded:cpu-quick")
 
 
 @pytest.mark.parametrize(
@@ -354,30 +333,11 @@ PLAYED = ("run", "--device", "recorded:cpu-quick")
         ((*LADDER, "amp,compile", "--keep", "pinning"), "unknown stage of this ladder 'pinning'"),
         ((*LADDER, "amp", "--keep-all"), "nothing is decided on one stage alone"),
         ((*LADDER, "amp,compile", "--keep", "amp", "--keep-all"), "so --keep would do nothing"),
-        ((*PLAYED, "--keep", "amp"), "nothing is decided by recorded:cpu-quick"),
-        ((*PLAYED, "--keep-all"), "Leave out --keep and --keep-all"),
-        ((*PLAYED, "--budget", "9"), "nothing is measured on recorded:cpu-quick"),
-        ((*PLAYED, "--timeout", "9"), "Leave out --timeout and --budget"),
-        ((*PLAYED, "--seed", "1"), "was recorded with its own seed"),
-        ((*PLAYED, "--host", "ideal"), "was recorded on its own host"),
-        ((*PLAYED, "-o", "r.json"), "is a recording already"),
-        (("run", "--device", "sim:v100", "--budget", "9"), "nothing is measured on sim:v100"),
         (
             (*LADDER, "amp", "--preset", "smoke", "--budget", "9"),
             "smoke takes 3 rounds of each stage, however",
         ),
-        (
-            ("compare", "amp", "amp", "--device", "sim:v100", "--budget", "9"),
-            "nothing is measured on sim:v100",
-        ),
-        (("doctor", "--budget", "9"), "--budget limits only --noise"),
-        (("referee", "a.py", "b.py", "--whole", "--budget", "90"), "--whole runs both to their end"),
         (("compare", "amp", "amp", "--budget", "inf"), "--budget was given inf. Give a finite number"),
-        (("referee", "a.py", "b.py", "-m", "--", "torchrun"), "-m is for python"),
-        (
-            ("referee", "a.py", "b.py", "--seed", "-1"),
-            "Invalid value for '--seed': Input should be greater than or equal to 0",
-        ),
         ((*LADDER, "amp", "--seed", "4294967296"), "Input should be less than or equal to 4294967295"),
     ],
 )

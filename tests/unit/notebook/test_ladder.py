@@ -83,18 +83,6 @@ def test_every_name_is_there_and_an_unknown_one_says_which_there_are():
         pk.StagePane
 
 
-def test_a_place_that_is_not_in_the_menu_is_added_and_the_panel_stays_usable(tmp_path):
-    file = tmp_path / "mine.json"
-    file.write_bytes(recordings.available()["cpu-quick"].read_bytes())
-    panel = pk.LadderPanel(["data_loading"])
-    panel.choose(f"recorded:{file}")
-    assert panel.device == panel._menu.value == f"recorded:{file}"
-    panel.choose("nowhere")
-    assert panel.device == panel._menu.value == f"recorded:{file}" and "nowhere" in panel.status.error.value
-    panel.choose("cpu")
-    assert panel.device == panel._menu.value == "cpu"
-
-
 def test_a_script_belongs_to_its_run_and_shows_no_place_of_this_machine(data_dir, monkeypatch):
     runs = [run for run in recordings.find("cpu-quick") if run.workload.endswith(":Photos")][:1]
     other = replace(runs[0], id="other", recipe={**runs[0].recipe, "batch_size": 7})

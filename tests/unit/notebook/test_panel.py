@@ -171,7 +171,7 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
     panel.start(panel._measure)
     with pytest.raises(InvalidValue, match="busy"):
         panel.set(workers=1)
-    panel._menu.value = "recorded:cpu-quick"
+    panel.choose("cuda")
     assert panel._menu.value == "cpu" and "busy" in words(panel)
     cell = threading.Thread(target=panel.run)
     cell.start()
@@ -590,7 +590,7 @@ def test_a_ladder_that_is_stopped_on_its_way_does_not_take_the_place_of_a_whole_
     assert len(panel.runs) == 2 and not offers_more(panel), "nothing was kept this time"
 
 
-def test_an_answer_of_an_earlier_panel_can_be_continued_and_a_recording_cannot(monkeypatch):
+def test_an_answer_of_an_earlier_panel_can_be_continued(monkeypatch):
     base, stage = session()[:2]
     answer = [base, undecided(stage)]
     for run in answer:
@@ -602,10 +602,6 @@ def test_an_answer_of_an_earlier_panel_can_be_continued_and_a_recording_cannot(m
     study = FakeStudy(monkeypatch, measured(base, stage))
     pressed(later, "pk-continue")
     assert [*study.earlier] == answer
-    FakeStudy(monkeypatch, measured(*answer))
-    recorded = pk.LadderPanel(["data_loading"], device="recorded:cpu-quick")
-    recorded.run()
-    assert not offers_more(recorded), "it would count the same rounds twice"
 
 
 @pytest.mark.parametrize("captured", [True, False])
@@ -670,7 +666,7 @@ def test_panels_of_one_run_of_a_cell_leave_each_other_alone_until_it_runs_again(
     monkeypatch, execute, message
 ):
     FakeStudy(monkeypatch, until_cancelled)
-    make = [lambda device=device: pk.LadderPanel(device=device) for device in ("cpu", "recorded:cpu-quick")]
+    make = [lambda stage=stage: pk.LadderPanel([stage]) for stage in ("amp", "compile")]
 
     def busy():
         panel = pk.StagePanel("data_loading")

@@ -159,9 +159,6 @@ def test_a_panel_that_is_there_already_is_measured_on_what_is_kept_when_it_runs(
     later.run()
     assert study.plans[-1].ladder.settings["workers"] == kept
     assert later.guess == 2.5, "not the one of the earlier answer"
-    later.choose("recorded:cpu-quick")
-    later.run()
-    assert study.plans[-1].ladder.settings == {}, "a recording has its own"
 
 
 def test_what_was_kept_meanwhile_does_not_change_the_result_below_an_earlier_cell(monkeypatch):
@@ -177,39 +174,6 @@ def test_what_was_kept_meanwhile_does_not_change_the_result_below_an_earlier_cel
     before = [*places[0].said]
     later.run()
     assert places[0].said == before and places[1].said[-1] == "a result"
-
-
-def test_a_recording_is_played_without_a_process():
-    panel = pk.StagePanel("data_loading", device="recorded:cpu-quick")
-    panel.run()
-    text = shown(panel)
-    assert "Not measured on this machine" in text
-    assert "First losses: the same (equal bit for bit" in text, "the recording's own evidence"
-    with pytest.raises(InvalidValue, match="a recording is shown.*Choose a place that measures"):
-        panel.keep()
-
-
-@pytest.mark.parametrize("place", ["recorded:cpu-quick", "sim:v100"])
-def test_the_menu_holds_for_one_panel_and_use_for_the_session(place):
-    panel = pk.StagePanel("data_loading")
-    panel._menu.value = place
-    assert panel.device == place
-    assert pk.StagePanel("amp").device == "cpu"
-    pk.use(place)
-    assert pk.StagePanel("data_loading").device == place
-    with pytest.raises(InvalidValue, match="none"):
-        pk.use("recorded:none")
-    panel = pk.StagePanel("data_loading")
-    assert panel.device == panel._menu.value == place, "the session stays where it was"
-
-
-def test_a_panel_that_cannot_run_in_the_session_s_place_is_refused_and_measures_nowhere_else():
-    """It said so, and `run` took that away and measured on this machine."""
-    with pytest.raises(InvalidValue, match="v10"):
-        pk.use("sim:v10")
-    pk.use("recorded:sim-v100")
-    with pytest.raises(InvalidValue, match="unknown stage of the recording 'sim-v100' 'channels_last'"):
-        pk.StagePanel("channels_last")
 
 
 def test_a_check_of_the_training_that_fails_leaves_the_measured_result(monkeypatch):

@@ -3,9 +3,6 @@
 import math
 from dataclasses import replace
 
-import pytest
-
-from perfkit.errors import InvalidValue
 from perfkit.studies.planning import plan
 from perfkit.studies.sources import Progress
 
@@ -39,7 +36,5 @@ def test_a_single_name_is_one_and_not_the_name_of_each_letter():
     assert ladder.keeping("amp").ladder.keep == ("amp",)
 
 
-def test_a_plan_has_the_seed_that_it_was_given_unless_its_runs_have_one_already(data_dir):
+def test_a_plan_has_the_seed_that_it_was_given():
     assert [plan("photos", device="cpu", seed=seed).subject.seed for seed in (0, 7)] == [0, 7]
-    with pytest.raises(InvalidValue, match="was recorded with its own seed"):
-        plan(device="recorded:cpu-quick", seed=7)

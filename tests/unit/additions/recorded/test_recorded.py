@@ -115,6 +115,11 @@ def test_a_recording_of_the_user_has_a_place_in_the_menu():
     assert RecordedSource.menu()["recorded:gpu-mine"] == "recorded: gpu-mine"
 
 
+def test_a_recording_takes_no_seed():
+    with pytest.raises(InvalidValue, match="was recorded with its own seed"):
+        plan(device="recorded:cpu-quick", seed=7)
+
+
 def test_nothing_is_measured_on_a_recording():
     with pytest.raises(InvalidValue, match="It can be shown, but not measured"):
         parity(planned(), "AMP", Recipe())
