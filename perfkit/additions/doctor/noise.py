@@ -17,9 +17,13 @@ def measure_noise(
     """
     plan.source().require(Study.NOISE)
     same = Candidate("A"), Candidate("A again")
-    result = compare_candidates(*same, plan.until(budget_s, precision=0.0), progress=progress, store=store)
-    store.add_aa_pairs(plan.subject.device, "default", False, aa_pairs(result.pairing))
-    return result
+    plan = plan.until(budget_s, precision=0.0)
+    progress = progress or Progress()
+    try:
+        return compare_candidates(*same, plan, progress=progress, store=store)
+    finally:  # after Ctrl-C as well
+        if progress.found:
+            store.add_aa_pairs(plan.subject.device, "default", False, aa_pairs(progress.found.pairing))
 
 
 def told(device: str, store: RunStore, measured: Comparison) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from perfkit.additions.doctor import noise
 from perfkit.results import Pairing, RunStore, aa_pairs
+from perfkit.studies import planning
 
 
 def measured(disturbed):
@@ -38,3 +39,19 @@ def test_the_pairs_that_count_are_counted(disturbed, pairs, tmp_path):
     store.add_aa_pairs("cpu", "default", False, aa_pairs(result.pairing))
     start = f"A/A noise of cpu: {store.spread('cpu').sd:.2%} (standard deviation), from {pairs}"
     assert noise.told("cpu", store, result) == f"{start}; what is usual elsewhere counts like 4 more"
+
+
+@pytest.mark.parametrize("pairs", [0, 2])
+def test_noise_that_was_measured_until_ctrl_c_is_kept(pairs, data_dir, monkeypatch):
+    """Five minutes of measuring were lost in their last second."""
+
+    def stopped(a, b, plan, progress, store):
+        progress.found = measured(0.0) if pairs else None
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(noise, "compare_candidates", stopped)
+    store = RunStore()
+    before = store.spread("cpu").freedom
+    with pytest.raises(KeyboardInterrupt):
+        noise.measure_noise(planning.plan("photos", device="cpu"), store)
+    assert store.spread("cpu").freedom - before == pairs
