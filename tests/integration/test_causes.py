@@ -176,6 +176,22 @@ CASES = {
         "loader = DataLoader(Files(), batch_size=4)\n" + LOADED,
         "loading_line",
     ),
+    "images that are blurred before they are cropped, in a worker": (
+        "from torchvision import transforms\nclass Tiles(Dataset):\n    x = torch.rand(3, 128, 128)\n"
+        "    change = transforms.Compose([transforms.GaussianBlur(9), transforms.RandomCrop(32)])\n"
+        "    def __len__(self): return 64\n    def __getitem__(self, index):\n"
+        "        return self.change(self.x)[0, 0, :8]  # HERE\n"
+        "loader = DataLoader(Tiles(), batch_size=4, num_workers=1, persistent_workers=True)\n" + LOADED,
+        "shrinks_late",
+    ),
+    "images that are rotated before they are resized": (
+        "from torchvision.transforms import v2\nclass Tiles(Dataset):\n    x = torch.rand(3, 128, 128)\n"
+        "    change = v2.Compose([v2.RandomRotation(20), v2.Resize((32, 32))])\n"
+        "    def __len__(self): return 64\n    def __getitem__(self, index):\n"
+        "        return self.change(self.x)[0, 0, :8]  # HERE\n"
+        "loader = DataLoader(Tiles(), batch_size=4)\n" + LOADED,
+        "shrinks_late",
+    ),
     "two lines that load alike": (
         "def numbers(seed):\n    return sorted(range(30_000), key=lambda at: at * seed % 1009)\n"
         "class Pairs(Dataset):\n    def __len__(self): return 64\n    def __getitem__(self, index):\n"

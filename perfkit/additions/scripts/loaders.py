@@ -22,7 +22,7 @@ import torch
 from numpy.lib.npyio import NpzFile
 from torch.utils import data
 
-from perfkit.additions.scripts import batches, hooks
+from perfkit.additions.scripts import batches, hooks, transforms
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, pins
 from perfkit.additions.shared.clock import clock, own_time
@@ -43,6 +43,7 @@ class Watch:
         self._folder = Path(script.settings.scratch).parent
         self._loading = Loading()
         self._sampler = Sampler(lambda: script.part, script.settings.place)
+        self._transforms = transforms.TransformTimes(self._sampler.lines)
         self._sampling: contextlib.ExitStack | None = None  # in a worker whose batches are watched
         self.evaluating = set[int]()  # process ids of workers whose batches were for evaluations
 
@@ -57,7 +58,8 @@ class Watch:
         fetcher.collate_fn = functools.partial(script.do, "collate", collate)
         start, wall = own_time(), clock()
         try:
-            samples = script.do("data set", plain, fetcher, indices)
+            with self._transforms.timing():
+                samples = script.do("data set", plain, fetcher, indices)
         finally:
             fetcher.collate_fn = collate
         if in_worker and not self._loading.batches:  # it may have opened an archive for itself
@@ -66,6 +68,8 @@ class Watch:
         self._loading.samples += len(indices) if isinstance(indices, list | tuple) else 1
         self._loading.seconds += own_time() - start
         self._loading.wall_s += clock() - wall
+        self._loading.pipelines = self._transforms.pipelines
+        self._loading.timed_s = self._transforms.seconds
         if in_worker:
             self._loading.lines = timed_lines(self._looks_in_worker())
             with script.files.ignored():
@@ -97,7 +101,8 @@ class Watch:
         loadings = [self._loading, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
         total = Loading(lines=merged(line for loading in loadings for line in loading.lines))
         total.archives = sorted({name for loading in loadings for name in loading.archives})
-        for name in ("batches", "samples", "seconds", "wall_s"):
+        total.pipelines = transforms.merged(part for loading in loadings for part in loading.pipelines)
+        for name in ("batches", "samples", "seconds", "wall_s", "timed_s"):
             setattr(total, name, sum(getattr(loading, name) for loading in loadings))
         return total if total.batches else None
 

@@ -177,6 +177,38 @@ class DataFacts(msgspec.Struct, kw_only=True):
     archives: list[str] = []
 
 
+class Transform(msgspec.Struct, frozen=True):
+    """A transform of images: `pipelines` of `loading` in docs/json.md. Zeros: not known."""
+
+    name: str
+    calls: int
+    seconds: float
+    size: tuple[int, int] = (0, 0)  # width and height of the first image
+    before: int = 0  # pixels of all images
+    after: int = 0
+
+    def with_calls_of(self, other: "Transform") -> "Transform":
+        calls, seconds = self.calls + other.calls, self.seconds + other.seconds
+        before, after = self.before + other.before, self.after + other.after
+        return Transform(self.name, calls, seconds, self.size, before, after)
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """A `Compose` of torchvision: the user's line that calls it, and its transforms in order."""
+
+    place: str = ""
+    transforms: list[Transform] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(transform.name for transform in self.transforms)
+
+    def with_calls_of(self, other: "Pipeline") -> "Pipeline":
+        """This pipeline, with the calls of another one that has the same transforms."""
+        pairs = zip(self.transforms, other.transforms, strict=True)
+        return Pipeline(self.place, [first.with_calls_of(second) for first, second in pairs])
+
+
 class Loading(msgspec.Struct, kw_only=True):
     """The seconds of making batches, in whatever process, and the lines that took them in loader workers."""
 
@@ -186,6 +218,8 @@ class Loading(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0
     lines: list[TimedLine] = []
     archives: list[str] = []  # of NumPy, opened in workers
+    pipelines: list[Pipeline] = []
+    timed_s: float = 0.0  # the part of `wall_s` for batches whose transforms were timed
 
 
 class Rows(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """Causes in how batches are made, and in what loader workers share."""
 
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
-from perfkit.additions.scripts.messages import ALIKE, BATCHES, LEAST, MUCH_MEMORY, OWN, Symptoms
+from perfkit.additions.scripts.messages import ALIKE, BATCHES, LEAST, MUCH_MEMORY, OWN, Symptoms, Transform
 from perfkit.additions.shared.lines import TimedLine, places
 
 _CAUSES = Causes(__name__)
@@ -41,6 +42,40 @@ def _lines_of_archives(symptoms: Symptoms) -> list[tuple[TimedLine, float]]:
 def _archives_of(symptoms: Symptoms) -> list[str]:
     data, loading = symptoms.evidence.data, symptoms.evidence.loading
     return sorted({*(data.archives if data else []), *(loading.archives if loading else [])})
+
+
+def _shrinks_late(symptoms: Symptoms) -> Found:
+    """Transforms that work on whole images, of which a later one keeps a small part."""
+    loading = symptoms.evidence.loading
+    if not (loading and loading.timed_s):
+        return
+    of_run = min(symptoms.loading, symptoms.of_run(max(loading.wall_s, loading.seconds)))
+    for pipeline, at in [(each, at) for each in loading.pipelines for at in range(len(each.transforms))]:
+        moved_past = _before_shrink(pipeline.transforms, at)
+        named = [each for each in moved_past if each.seconds >= LIMIT.part_of_loading * loading.timed_s]
+        named.sort(key=lambda each: -each.seconds)
+        part = sum(each.seconds for each in named) / loading.timed_s
+        if part >= LIMIT.much_of_loading and part * of_run >= LEAST:
+            yield _CAUSES.found(
+                "shrinks_late",
+                os.path.basename(pipeline.place),
+                part * of_run,
+                names=[each.name for each in named],
+                part=part,
+                by=pipeline.transforms[at],
+                before="" if len(moved_past) == at else moved_past[0].name,
+                trains_alike=all(each.name in LIMIT.pixelwise for each in moved_past),
+            )
+
+
+def _before_shrink(transforms: Sequence[Transform], at: int) -> list[Transform]:
+    """The transforms before one that shrinks images, as far as these had the same size; else none."""
+    by = transforms[at]
+    if by.name not in LIMIT.shrinks or not 0 < by.after <= LIMIT.kept * by.before:
+        return []
+    backwards = reversed(transforms[:at])
+    same_size = itertools.takewhile(lambda each: each.before == each.after == by.before, backwards)
+    return [*same_size][::-1]
 
 
 def _places(symptoms: Symptoms, pattern: str) -> list[str]:
@@ -116,7 +151,7 @@ def _workers(symptoms: Symptoms) -> Found:
         yield _CAUSES.found("workers_copy_objects", loader, symptoms=symptoms, grew=grew)
 
 
-CAUSES = (_files, _archives, _handling, _padding, _workers)
+CAUSES = (_files, _archives, _shrinks_late, _handling, _padding, _workers)
 
 
 def lines(symptoms: Symptoms, findings: Sequence[Finding]) -> Found:

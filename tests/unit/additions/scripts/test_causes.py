@@ -30,11 +30,13 @@ from perfkit.additions.scripts.messages import (
     Frame,
     Growth,
     Loading,
+    Pipeline,
     Rows,
     ScriptFacts,
     Site,
     StepTime,
     Symptoms,
+    Transform,
 )
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.training import Updates
@@ -1182,6 +1184,82 @@ def test_an_archive_that_a_worker_has_opened_for_itself_is_named(of_workers, arc
     facts = DataFacts(kind="Slices", workers=2)
     found = findings(seen(parts={"waiting": 4.0, "forward": 4.0}, loading=loading, data=facts))
     assert [each.cause for each in found] == (["array_of_archive"] if archives else ["loading_line"])
+
+
+def transform(name, seconds, before=192, after=192):
+    return Transform(name, 10, seconds, (before, before), 10 * before**2, 10 * after**2)
+
+
+def late(*transforms, wall_s=4.0, workers=0):
+    line = TimedLine("data set", "/me/data.py", 39, 3.9, ["ColorJitter.forward"], "return self.tf(img)")
+    pipelines = [Pipeline("/me/data.py:39", [*transforms])]
+    loading = Loading(batches=10, samples=80, seconds=wall_s, wall_s=wall_s, pipelines=pipelines)
+    loading.timed_s = 2.0  # some batches of all
+    lines, parts = [line], {"data set": 4.0, "forward": 4.0}
+    if workers:
+        loading.lines, lines, parts = lines, [], {"waiting": 4.0, "forward": 4.0}
+    facts = DataFacts(kind="Tiles", workers=workers)
+    return findings(seen(parts=parts, lines=lines, loading=loading, data=facts))
+
+
+CROP = transform("RandomCrop", 0.1, 192, 64)
+FLIP, NORMALIZE = transform("RandomHorizontalFlip", 0.01), transform("Normalize", 0.02, 64, 64)
+
+
+def test_transforms_of_images_that_a_later_one_shrinks_are_named_with_it():
+    blur, jitter = transform("GaussianBlur", 0.6), transform("ColorJitter", 1.0)
+    (found,) = late(FLIP, blur, jitter, CROP, NORMALIZE)
+    assert (found.cause, found.where) == ("shrinks_late", "data.py:39")
+    assert found.evidence == (
+        "40% of the run is spent in ColorJitter and GaussianBlur (80% of loading), on images of 192×192, "
+        "of which RandomCrop then keeps 11%"
+    )
+    assert found.change.startswith("put RandomCrop first; it then trains slightly differently")
+    assert found.gain == pytest.approx(1 / (1 - 0.4)), "at most all of it"
+    (of_worker,) = late(FLIP, blur, jitter, CROP, NORMALIZE, workers=1)
+    assert (of_worker.share, of_worker.gain) == (found.share, None), "its core makes the steps faster, too"
+    unlike = msgspec.structs.replace(CROP, size=(96, 96))  # the first of them
+    (found,) = late(*(msgspec.structs.replace(each, size=(96, 96)) for each in (blur, jitter)), unlike)
+    assert "on images of 96×96 and other sizes, of which" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("transforms", "change"),
+    [
+        ([transform("ToTensor", 1.5), CROP], "put RandomCrop first"),  # the same values, in less time
+        (
+            [transform("Pad", 0.1, 180, 192), transform("ColorJitter", 1.5), CROP],
+            "put RandomCrop before ColorJitter; it then trains slightly differently, as at the borders of images",
+        ),
+        (
+            [FLIP, transform("RandomRotation", 1.5), transform("Resize", 0.1, 192, 64)],
+            "put Resize first; it then trains slightly differently, as at the borders of images",
+        ),
+    ],
+)
+def test_a_shrink_is_moved_as_far_as_images_have_the_same_size(transforms, change):
+    (found,) = late(*transforms)
+    assert found.change == change
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [CROP, transform("ColorJitter", 1.6, 64, 64)],
+        [transform("ColorJitter", 1.6), transform("RandomCrop", 0.1, 192, 160)],  # keeps most
+        [transform("ColorJitter", 0.5), CROP],  # little of loading
+        [transform("ColorJitter", 1.6), transform("Lambda", 0.1, 192, 24)],  # may only change the layout
+        [transform("Resize", 1.6, 400, 192), CROP],  # a crop before it would show another part
+        [Transform("Lambda", 10, 1.6), CROP],  # of something that is not known
+        [*(transform(f"Short{number}", 0.09) for number in range(20)), CROP],
+    ],
+)
+def test_transforms_that_must_or_may_be_where_they_are_are_no_cause(transforms):
+    assert [each.cause for each in late(*transforms)] == ["loading_line"]
+
+
+def test_transforms_of_a_loading_that_takes_little_are_no_cause():
+    assert late(transform("ColorJitter", 1.6), CROP, wall_s=0.1, workers=1) == []
 
 
 @pytest.mark.parametrize("part", [OWN, "data set"])

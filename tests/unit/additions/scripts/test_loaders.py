@@ -11,6 +11,7 @@ import numpy
 import pytest
 import torch
 from torch.utils import data
+from torchvision import transforms
 
 from perfkit.additions.scripts import hooks, loaders
 from perfkit.additions.scripts import script as script_module
@@ -37,6 +38,9 @@ class Looking:
 
     def stack(self, frame):
         return (LOOP,)
+
+    def lines(self, frame):
+        return iter(["/home/me/data.py:7"])
 
     @contextlib.contextmanager
     def running(self):
@@ -87,6 +91,25 @@ def test_an_archive_that_a_worker_opens_for_itself_is_noted(script, tmp_path):
     watch.fetch(read, SimpleNamespace(collate_fn=list, dataset=slices), [0, 1])
     slices.store.close()
     assert watch.total().archives == ["store"]
+
+
+def test_transforms_that_workers_call_are_timed_in_their_fetches_alone(script, tmp_path):
+    crop = transforms.Compose([transforms.CenterCrop(4)])
+    watch = Watch(script)
+    for _ in range(2):
+        watch.fetch(
+            lambda fetcher, indices: crop(torch.zeros(1, 8, 8)),
+            SimpleNamespace(collate_fn=list, dataset=[]),
+            [0],
+        )
+        crop(torch.zeros(1, 8, 8))
+    (of_one,) = tmp_path.glob("loading-*.json")
+    (tmp_path / "loading-2.json").write_bytes(of_one.read_bytes())
+    total = Watch(script).total()
+    (pipeline,) = total.pipelines
+    assert (pipeline.place, pipeline.names) == ("/home/me/data.py:7", ("CenterCrop",))
+    assert (pipeline.transforms[0].calls, pipeline.transforms[0].after) == (4, 4 * 4 * 4)
+    assert 0 < total.timed_s <= total.wall_s
 
 
 def test_lines_of_loading_are_those_of_fetches_in_all_workers(script, tmp_path):
