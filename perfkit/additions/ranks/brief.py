@@ -35,11 +35,12 @@ class BriefSteps(Callback):
     def on_steps(self, steps: list[ScriptStep]) -> None:
         """Decides about the next step after one that was noted in full."""
         script = self._script
-        matching = (each for each in script.optimizers if trained_by(each) == script.steps.last)
+        matching = (each for each in script.updates.optimizers if trained_by(each) == script.steps.last)
         self._last = next(matching, None)
         self._graphs = compiled_graphs()
         self._until = script.steps.count - script.steps.count % LIMIT.every + LIMIT.every
-        is_at_rest = not script.is_between and script.fetching_since is None  # no batch waits for its pass
+        parts = script.parts
+        is_at_rest = not parts.is_between and parts.fetching_since is None  # no batch waits for its pass
         is_usual = self.is_possible and self._last and not script.toggles and is_at_rest
         self.is_on = bool(is_usual and self._is_due())
 
@@ -106,7 +107,7 @@ class RankModels(Models):
         script = self._script
         is_usual = model.training and torch.is_grad_enabled()
         if self._brief.is_on and is_usual and not script.steps.in_backward:
-            output = script.do("forward", call, *args, **kwargs)
+            output = script.parts.do("forward", call, *args, **kwargs)
             self._feed(args or kwargs)
             return output
         return super()._called(model, call, *args, **kwargs)
@@ -134,11 +135,11 @@ class RankUpdates(Updates):
         has_closure = (args or kwargs) and any(value is not None for value in (*args, *kwargs.values()))
         if script.steps.in_backward:  # the training step ends with the first pass of the next one
             self._brief.is_possible = False
-        is_usual = not has_closure and self._brief.is_possible and optimizer in script.optimizers
+        is_usual = not has_closure and self._brief.is_possible and optimizer in self._seen.optimizers
         if not is_usual or is_capturing():
             self._brief.note_all()
             return super()._step(plain, optimizer, *args, **kwargs)
-        result = script.do("optimizer", plain, optimizer, *args, **kwargs)
+        result = script.parts.do("optimizer", plain, optimizer, *args, **kwargs)
         self._count += 1
         self._brief.updated(optimizer)
         return result

@@ -99,7 +99,7 @@ class Setting(Callback):
         yield GRADIENTS, *self._evidence_of_hook(model)
 
     def _evidence_of_no_sync(self) -> tuple[bool, str]:
-        text = f"{self._unsent} of {self._script.backwards} backward passes sent nothing"
+        text = f"{self._unsent} of {self._script.updates.backwards} backward passes sent nothing"
         if not self._were_sent:
             text += ", and a step was taken before its gradients were sent"
         return bool(self._unsent) and self._were_sent, text

@@ -31,7 +31,7 @@ def results(questions: Questions) -> tuple[int, list[float], list[Mechanism]]:
     """Samples in a step on this rank, its losses, and the proofs of its switches."""
     script = questions.subject
     setting = next(callback for callback in script.callbacks if isinstance(callback, Setting))
-    return script.samples_per_step, [float(loss) for loss in script.losses], setting.proofs()
+    return script.samples_per_step, [float(loss) for loss in script.updates.losses], setting.proofs()
 
 
 class OtherRank:

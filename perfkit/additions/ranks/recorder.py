@@ -62,14 +62,14 @@ class RankRecorder(Callback):
 
     def _collective(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
         is_trainer = threading.get_ident() == self.script.steps.trainer
-        is_in_hook = self.script.part == "backward" and kwargs.get("async_op")  # of gradients
+        is_in_hook = self.script.parts.now == "backward" and kwargs.get("async_op")  # of gradients
         if self._state.inside or not is_trainer or is_in_hook or torch.compiler.is_compiling():
             return plain(*args, **kwargs)
         where = next(self.sampler.lines(sys._getframe(1)), "")
         start = clock()
         self._state.inside = name
         try:
-            return self.script.do("exchange", plain, *args, **kwargs)
+            return self.script.parts.do("exchange", plain, *args, **kwargs)
         finally:
             self._state.inside = ""
             seconds = clock() - start

@@ -80,20 +80,20 @@ class Witness(Callback):
             "loaded": loaded // count,
             "trained": sum(step.forward_samples for step in steps) // count,
             "values": self._values // count,
-            "backwards": (script.backwards - self._backwards) // count,
+            "backwards": (script.updates.backwards - self._backwards) // count,
             "batches": self._batch,
             "weight": self._weight.detach().reshape(-1)[: LIMIT.watched].view(torch.uint8).sum(),
             "reached": reached,
         }
-        if self._backwards < script.backwards <= len(script.losses):
-            facts["losses"] = sum(script.losses[self._backwards : script.backwards]) / count
+        if self._backwards < script.updates.backwards <= len(script.updates.losses):
+            facts["losses"] = sum(script.updates.losses[self._backwards : script.updates.backwards]) / count
         if is_kept(self._number):
             self._steps.append(facts)
         else:
             self._left_out += 1
             self._samples_left_out += facts["trained"] or facts["loaded"]
         self._number += 1
-        self._backwards = script.backwards
+        self._backwards = script.updates.backwards
         self._begin_step()
 
     def _compare_weights(self) -> None:
@@ -134,7 +134,7 @@ class Witness(Callback):
         facts |= {name: numbers.copy() for name, numbers in self._outside.items()}
         facts["batches"] = [float(hash(tuple(map(float, sums)))) for sums in facts["batches"]]
         floating = [dtype for dtype in self._formats.copy() if dtype.is_floating_point]
-        autocast = self._script.autocast if self._weight.element_size() > 2 else None  # weights keep 32 bits
+        autocast = self._script.models.autocast if self._weight.itemsize > 2 else None  # weights keep 32 bits
         return Behaviour(
             **facts,
             left_out=self._left_out,
@@ -142,7 +142,7 @@ class Witness(Callback):
             parameters=sum(p.numel() for p in self._script.parameters()),
             precision=dtype_name(min(floating, key=lambda dtype: dtype.itemsize)) if floating else None,
             autocast=dtype_name(autocast) if autocast else None,
-            optimizers=[type(optimizer).__name__ for optimizer in self._script.optimizers],
+            optimizers=[type(optimizer).__name__ for optimizer in self._script.updates.optimizers],
             moved={name: float(norm) for name, norm in self._moved.items()},
             replaced=[name for name, plain in self._functions.items() if pkgutil.resolve_name(name) != plain],
         )

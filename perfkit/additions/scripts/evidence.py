@@ -71,7 +71,7 @@ class Inquiry(Callback):
         if role == "float64" and plain.__name__ != "double":
             dtypes = [getattr(given, "dtype", given) for given in (*args, *kwargs.values())]
             sets_nothing = not any(dtype is torch.float64 for dtype in dtypes)
-        if not (sets_nothing or self._script.looked_at.value):  # a look may set the mode itself
+        if not (sets_nothing or self._script.parts.looked_at.value):  # a look may set the mode itself
             self._script.calls.note(role)
         return plain(*args, **kwargs)
 
@@ -79,15 +79,16 @@ class Inquiry(Callback):
         if function is None:  # used as a decorator, which calls it again
             return plain(**kwargs)
         self._script.calls.note("checkpointing")
-        own = functools.partial(self._maybe_again, function) if self._script.looked_at.value else function
-        return plain(own, *args, **kwargs)
+        if self._script.parts.looked_at.value:
+            function = functools.partial(self._maybe_again, function)
+        return plain(function, *args, **kwargs)
 
     def _maybe_again(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
-        if not (script.looked_at.value and script.steps.in_backward) or is_capturing():
+        if not (script.parts.looked_at.value and script.steps.in_backward) or is_capturing():
             return function(*args, **kwargs)
         checks.synchronize(script.device)  # with what comes before it in the backward pass
-        return script.do(AGAIN, function, *args, **kwargs)
+        return script.parts.do(AGAIN, function, *args, **kwargs)
 
     def _cleared(self, plain: Any, holder: Any, *args: Any, **kwargs: Any) -> Any:
         if self.operators:
@@ -101,13 +102,13 @@ class Inquiry(Callback):
             tensor = first_tensor(given)
             if tensor is not None:
                 self.shapes.add(tuple(tensor.shape))
-        if self._script.looked_at.value and not is_capturing():
+        if self._script.parts.looked_at.value and not is_capturing():
             self._look(self._look_at_input, given)
 
     def _look(self, function: Callable[..., None], *about: Any) -> None:
         """Looks at something; the script goes on, whatever a look raises."""
         try:
-            self._script.do(_LOOKS, function, *about)
+            self._script.parts.do(_LOOKS, function, *about)
         except Exception as problem:
             self._script.note(f"a look at the script failed, so something may be missing: {problem!r:.200}")
 
@@ -130,7 +131,7 @@ class Inquiry(Callback):
     def on_graph(self, roots: Any, is_kept: bool) -> None:
         if self.operators:
             self._look(self.operators.time, roots)
-        elif self._script.looked_at.value:
+        elif self._script.parts.looked_at.value:
             self._look(self._look_at_graph, roots, is_kept)
 
     def _look_at_graph(self, roots: Any, is_kept: bool) -> None:
@@ -213,13 +214,13 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
 def _looked_at(script: Script, threads: int) -> Iterator[None]:
     """Looks at all steps meanwhile, with so many compute threads, if not 0; they are not the script's own."""
     own_threads = torch.get_num_threads()
-    script.looked_at.value = True  # first, and last below: so these threads are not noted as the script's
+    script.parts.looked_at.value = True  # first, and last below: these threads are not the script's own
     torch.set_num_threads(threads or own_threads)
     try:
         yield
     finally:
         torch.set_num_threads(own_threads)
-        script.looked_at.value = False
+        script.parts.looked_at.value = False
 
 
 def _operators(
@@ -357,8 +358,8 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
         "tracing": sys.gettrace() is not None,
         "a_profiler": torch._C._autograd._profiler_enabled(),
         "python_profiler": _is_profiled(),
-        "new_optimizers": 2 * script.new_optimizers > script.steps.count,
-        "graph_of_gradients": 2 * script.unused_graphs > script.steps.count,
+        "new_optimizers": 2 * script.updates.new_optimizers > script.steps.count,
+        "graph_of_gradients": 2 * script.updates.unused_graphs > script.steps.count,
         "float64": any(p.dtype == torch.float64 for p in script.parameters()),
     }
     for name in [name for name, is_on in asked.items() if is_on]:
@@ -400,7 +401,7 @@ def denormals(questions: Any) -> float:
     if _product_s(1e-41) < LIMIT.slow * _product_s(0.5):
         return 0.0
     found = total = 0
-    for value in tensors([optimizer.state for optimizer in questions.subject.optimizers]):
+    for value in tensors([optimizer.state for optimizer in questions.subject.updates.optimizers]):
         if value.dtype == torch.float32 and value.device.type == "cpu":
             sizes = numpy.abs(value.detach().numpy())  # torch itself may flush them
             found += int(((sizes > 0) & (sizes < numpy.finfo(numpy.float32).tiny)).sum())
@@ -442,7 +443,7 @@ def _odd_parts(script: Script, before: Mapping[int, float], trained: Container[i
 
 def _untrained(script: Script, before: Mapping[int, float]) -> set[int]:
     """The weights with gradients, by `id`, that no optimizer has and nothing else changes either."""
-    trained = _changed(script, before) | script.held | set(map(id, weights_of(script.groups())))
+    trained = _changed(script, before) | script.updates.held | set(map(id, weights_of(script.groups())))
     weights = [weight for weight in script.parameters() if weight.requires_grad and weight.grad is not None]
     return ({id(weight) for weight in weights} & before.keys()) - trained
 

@@ -42,7 +42,7 @@ class Watch:
         self._script = script
         self._folder = Path(script.settings.scratch).parent
         self._loading = Loading()
-        self._sampler = Sampler(lambda: script.part, script.settings.place)
+        self._sampler = Sampler(lambda: script.parts.now, script.settings.place)
         self._transforms = transforms.TransformTimes(self._sampler.lines)
         self._sampling: contextlib.ExitStack | None = None  # in a worker whose batches are watched
         self.evaluating = set[int]()  # process ids of workers whose batches were for evaluations
@@ -55,11 +55,11 @@ class Watch:
             self._sampling = contextlib.ExitStack()
             self._sampling.enter_context(self._sampler.running())
         collate = fetcher.collate_fn
-        fetcher.collate_fn = functools.partial(script.do, "collate", collate)
+        fetcher.collate_fn = functools.partial(script.parts.do, "collate", collate)
         start, wall = own_time(), clock()
         try:
             with self._transforms.timing():
-                samples = script.do("data set", plain, fetcher, indices)
+                samples = script.parts.do("data set", plain, fetcher, indices)
         finally:
             fetcher.collate_fn = collate
         if in_worker and not self._loading.batches:  # it may have opened an archive for itself
@@ -215,6 +215,7 @@ class Loaders(Callback):
 
     def __init__(self, script: Script) -> None:
         self._script = script
+        self._seen = script.batches
         self.drawn = mmap.mmap(-1, 1)  # whether the data set draws random numbers; shared with workers
         self.asked_worker = mmap.mmap(-1, 1)  # whether code that loads has asked which worker it is
         self.watch = Watch(script)
@@ -247,9 +248,9 @@ class Loaders(Callback):
     def _iterate(self, plain: Any, loader: Any) -> Any:
         """Makes an iterator, which may start workers, or restarts one."""
         part = "evaluation" if _detached(loader).__dict__.get(batches.KIND) == batches.EVALUATION else "start"
-        self._script.fetching_since = self._script.fetching_since or clock()
+        self._script.parts.begin_fetch()
         _fork_unless_chosen(loader)
-        return self._script.do(part, plain, loader)
+        return self._script.parts.do(part, plain, loader)
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # `indices` has those of the batches that are under way.
@@ -265,14 +266,14 @@ class Loaders(Callback):
 
     def _end_workers(self, plain: Any, iterator: Any) -> None:
         if threading.get_ident() == self._script.steps.trainer:
-            self._script.do("start", plain, iterator)
+            self._script.parts.do("start", plain, iterator)
         else:
             plain(iterator)
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
         """Records indices: they tell the samples of a batch, whatever the collate function returns."""
-        if self._script.looked_at.value and self._script.part == "waiting":
-            indices = self._script.do("sampler", plain, iterator)
+        if self._script.parts.looked_at.value and self._script.parts.now == "waiting":
+            indices = self._script.parts.do("sampler", plain, iterator)
         else:
             indices = plain(iterator)
         iterator._perfkit.indices.append(indices)
@@ -286,7 +287,7 @@ class Loaders(Callback):
         if not is_trainer or self._is_fetching:
             return plain(iterator)
         script.steps.begin()
-        script.fetching_since = script.fetching_since or clock()
+        script.parts.begin_fetch()
         is_evaluating = self._ledger.is_evaluating(epoch.loader)
         is_first = not epoch.has_begun
         epoch.has_begun = True
@@ -298,9 +299,9 @@ class Loaders(Callback):
         if not torch.is_grad_enabled():
             script.tell(Callback.on_evaluation)
         if not is_evaluating:
-            script.iterator = epoch.ended
+            self._seen.iterator = epoch.ended
             if script.steps.are_first and pins(script.loader):
-                script.are_pinned = any(tensor.is_pinned() for tensor in tensors(batch))
+                self._seen.are_pinned = any(tensor.is_pinned() for tensor in tensors(batch))
         if script.steps.are_first:
             self._batch_ids = {id(tensor) for tensor in tensors(batch)}
         return batch
@@ -309,7 +310,7 @@ class Loaders(Callback):
         """The next batch, fetched in this part of a step, and the indices of its samples if known."""
         self._is_fetching = True
         try:
-            batch = self._script.do(part, plain, iterator)
+            batch = self._script.parts.do(part, plain, iterator)
         finally:
             self._is_fetching = False
         indices = iterator._perfkit.indices
@@ -326,7 +327,7 @@ class Loaders(Callback):
         if is_switched and not tensor.is_cuda and tensor.is_pinned():
             kwargs = {**kwargs, "non_blocking": True}
         if is_copy and id(tensor) in self._batch_ids and script.steps.are_first:
-            script.copies.append({**kwargs, "non_blocking": True} if any(flags) else kwargs)
+            self._seen.copies.append({**kwargs, "non_blocking": True} if any(flags) else kwargs)
             script.calls.note("copy")
         return plain(tensor, *args, **kwargs)
 
@@ -339,8 +340,8 @@ class Loaders(Callback):
     def _fetch_samples(self, plain: Any, fetcher: Any, possibly_batched_index: Any) -> Any:
         """Fetches samples, in this process or in a worker, and notes whether random numbers are drawn."""
         in_worker = data._utils.worker._worker_info is not None
-        part = self._script.part  # in a worker, the one in which it was started
-        if self._script.looked_at.value and part != "evaluation" and (in_worker or part != "start"):
+        part = self._script.parts.now  # in a worker, the one in which it was started
+        if self._script.parts.looked_at.value and part != "evaluation" and (in_worker or part != "start"):
             return self.watch.fetch(plain, fetcher, possibly_batched_index)
         self.watch.end_looking()
         self._looks += 1
@@ -366,7 +367,7 @@ class Loaders(Callback):
             if batch.is_first:
                 now.marks.add("new epoch")
             if script.loader is not batch.loader:
-                script.loader = batch.loader
+                self._seen.loader = batch.loader
                 self.watch.evaluating -= batch.loader.__dict__[_WORKERS]
                 if site := self._sites.get(id(getattr(batch.loader, "dataset", None))):
                     script.calls.sites["loader"] = [site]

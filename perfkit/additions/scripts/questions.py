@@ -81,7 +81,7 @@ class Questions(Procedures):
         warm = yield from self.take(1, "warm-up", warmup_steps, lambda: clock() > deadline)
         self._step_s = statistics.median(warm.step_s[-WINDOW:])
         checks.reset_peak(script.device)
-        backwards = round(len(first.steps) * script.backwards / max(1, script.steps.count))
+        backwards = round(len(first.steps) * script.updates.backwards / max(1, script.steps.count))
         facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
         if self.loaders.drawn[0]:
             facts["data"] = messages.RandomData.DRAWN
@@ -92,7 +92,7 @@ class Questions(Procedures):
             facts={"step": script.step_in_words(), **facts},
             startup_s=self._startup_s,
             warmup=first.timed() + warm.timed(),
-            losses=[float(loss) for loss in script.losses[:backwards]],
+            losses=[float(loss) for loss in script.updates.losses[:backwards]],
             mechanisms=checks.verify(script.view(), script.toggles),
             samples_per_step=script.samples_per_step,
             compile_counters=checks.compile_counters(),
@@ -129,7 +129,7 @@ class Questions(Procedures):
             step_s=self.early[-1].seconds,
             models=[type(model).__name__ for model in inner],
             parameters=sum(p.numel() for p in script.parameters()),
-            optimizers=[type(optimizer).__name__ for optimizer in script.optimizers],
+            optimizers=[type(optimizer).__name__ for optimizer in script.updates.optimizers],
             has_fused=all("fused" in group for group in script.groups()),
             loader="" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
             step_is=script.step_in_words(),
@@ -157,9 +157,9 @@ class Questions(Procedures):
                 if LIMIT.many * self.early[-1].seconds < seconds:
                     yield from self.warm_up(min(LIMIT.warmup_s, seconds / 10))
                     steps = max(steps, math.ceil(LIMIT.least_s / self._step_s))
-                count = -1
-                while count < len(self.subject.optimizers):  # one that is added later makes steps longer
-                    count = len(self.subject.optimizers)
+                count, seen = -1, self.subject.updates
+                while count < len(seen.optimizers):  # one that is added later makes steps longer
+                    count = len(seen.optimizers)
                     yield from self.take(0, "measuring", steps, is_over)
                 if not self.under_way.counted:
                     self.count_marked()
@@ -219,10 +219,10 @@ class Questions(Procedures):
             reasons["amp"] = texts["no_bf16"]
         if self.models.is_compiled:
             reasons["compile"] = texts["compiled"]
-        if not script.optimizers:
+        if not script.updates.optimizers:
             reasons["optimizer_impl"] = texts["no_optimizer"]
         elif any("foreach" not in group for group in script.groups()):
-            name = type(script.optimizer).__name__
+            name = type(script.updates.newest).__name__
             reasons["optimizer_impl"] = texts["one_implementation"].format(optimizer=name)
         return reasons
 
@@ -288,7 +288,7 @@ class Answering(Callback):
         if self._line.connection is None:
             return
         if self._answers is None:
-            backwards = self._script.backwards
+            backwards = self._script.updates.backwards
             self._line.send(messages.failed("no_steps", program=self._program, backwards=backwards))
             return
         self._script.tell(Callback.on_end)
@@ -386,7 +386,7 @@ def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
     for value in (*args[1:], *kwargs.values()):
         if isinstance(value, str | os.PathLike):
             script.files.before(Write(os.fsdecode(value)))
-    result = script.do("checkpoint", plain, *args, **kwargs)
+    result = script.parts.do("checkpoint", plain, *args, **kwargs)
     script.saved_bytes = max(script.saved_bytes, *map(_written, (*args[1:], *kwargs.values())))
     return result
 
@@ -402,6 +402,6 @@ def _state_bytes(script: Script) -> int:
     """The bytes of the weights and the optimizers' state; 0 where other ranks may hold parts of them."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return 0
-    states = tensors([optimizer.state for optimizer in script.optimizers])
+    states = tensors([optimizer.state for optimizer in script.updates.optimizers])
     values = [*script.parameters(), *script.model.buffers(), *states]
     return sum(value.numel() * value.element_size() for value in values)

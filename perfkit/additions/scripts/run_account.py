@@ -29,7 +29,8 @@ class Evaluations(Callback):
 
     def part_now(self) -> str:
         """What the script does at this moment."""
-        return self._script.part or (messages.OWN if self._evaluating_since is None else messages.EVALUATION)
+        own = messages.OWN if self._evaluating_since is None else messages.EVALUATION
+        return self._script.parts.now or own
 
     def on_mode(self, trains: bool) -> None:
         if not trains:
@@ -42,9 +43,9 @@ class Evaluations(Callback):
         self._has_evaluated = not trains
 
     def on_evaluation(self) -> None:
-        self._script.is_between = True
+        self._script.parts.begin_other()
         if self._evaluating_since is None:
-            self._evaluating_since = self._script.fetching_since or clock()
+            self._evaluating_since = self._script.parts.fetching_since or clock()
             step, started_s = self._end
             now = self._script.steps.now
             earlier_s = started_s if step is now else 0.0  # of loaders of earlier evaluations
@@ -124,7 +125,7 @@ class RunAccount(Evaluations):
             self._count += 1
             if step.marks or step.spent["start"]:  # workers may be ended in any step
                 self._marked[number] = step
-            elif not self._script.looked_at.value and len(self._plain) < LIMIT.kept:
+            elif not self._script.parts.looked_at.value and len(self._plain) < LIMIT.kept:
                 self._plain.append(_time_of(number, step))
             else:
                 self._unlisted_s += step.seconds

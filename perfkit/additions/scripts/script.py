@@ -14,7 +14,8 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -239,10 +240,94 @@ class ScriptView(View):
         return super().pin_memory()
 
 
+@dataclass(eq=False)
+class SeenModels:
+    """What was seen of the models, by the names of a `View`; `Models` writes it."""
+
+    model: Any = field(default_factory=nn.ModuleList)  # those that the script calls itself
+    outputs: Any = None  # the largest of the last forward pass, without its memory
+    autocast: torch.dtype | None = None
+
+
+@dataclass(eq=False)
+class SeenBatches:
+    """What was seen of the training's batches, by the names of a `View`; `Loaders` writes it."""
+
+    loader: Any = None  # the last one that the training has asked
+    iterator: Any = None
+    copies: list[dict[str, Any]] = field(default_factory=list)  # arguments of calls that copied batches
+    are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
+
+
+@dataclass(eq=False)
+class SeenUpdates:
+    """What was seen of backward passes and optimizers; `Updates` writes it."""
+
+    optimizers: list[Any] = field(default_factory=list)  # have made a step
+    newest: Any = None  # the optimizer that has made its first step last
+    held: set[int] = field(default_factory=set)  # weights by `id` that an optimizer was made for
+    backwards: int = 0
+    losses: list[torch.Tensor] = field(default_factory=list)  # roots of the first backward passes
+    new_optimizers: int = 0  # how many were made for weights that another one had trained
+    unused_graphs: int = 0  # steps whose gradients had a graph that nothing went through
+
+
+class Parts:
+    """What the thread that trains does at this moment, and the time that each part of a step takes."""
+
+    def __init__(self, script: "Script") -> None:
+        self.now = ""  # the part under way; empty in code of the script's own
+        self.is_between = False  # whether something else than the training has gone on since its last pass
+        self.fetching_since: float | None = None  # when a loader was asked, the first time since that pass
+        self.looked_at = ctypes.c_bool.from_buffer(mmap.mmap(-1, 1))  # whether steps are; workers know it
+        self._script = script
+        self._steps = script.steps
+        self._process = os.getpid()
+        self._inner_s = 0.0  # of parts within the part under way
+
+    def do(self, part: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function as a part of a step: counts its time, without that of parts within it."""
+        outer = self.now
+        outer_inner_s = self._inner_s
+        self.now = part
+        self._inner_s = 0.0
+        start = clock()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            try:
+                if self.looked_at.value and os.getpid() == self._process and not is_capturing():
+                    synchronize(self._script.device)  # a line that waits next has only its own time
+            finally:
+                took = clock() - start
+                self._steps.now.spent[part] += took - self._inner_s
+                self.now = outer
+                self._inner_s = outer_inner_s + took
+
+    def begin_fetch(self) -> None:
+        """A loader is asked for a batch."""
+        self.fetching_since = self.fetching_since or clock()
+
+    def begin_other(self) -> None:
+        """Something else than the training begins."""
+        self.is_between = True
+
+    def begin_pass(self) -> None:
+        """A forward or backward pass of the training begins."""
+        self.fetching_since = None
+        if self.is_between:
+            self.is_between = False
+            self._script.tell(Callback.on_training)
+        self._steps.begin()
+
+
 class Script(Callback):
-    """What is known of the script, as its callbacks see it: a subject of `Procedures`."""
+    """What is known of the script: a subject of `Procedures`, and those whom events are told to."""
 
     phases = staticmethod(contextlib.nullcontext[None])  # the parts of a step have no names in a profile
+    model = property(attrgetter("models.model"))
+    loader = property(attrgetter("batches.loader"))
+    iterator = property(attrgetter("batches.iterator"))
 
     def __init__(self, settings: Settings, files: Outputs) -> None:
         self.settings = settings.checked()
@@ -251,36 +336,17 @@ class Script(Callback):
         self.notes: list[str] = []
         self.calls = Calls(self.settings.place)
         self.steps = StepDetector(functools.partial(self.tell, Callback.on_steps), self.settings.samples)
-        self.callbacks: tuple[Callback, ...] = (self,)
-        self._methods = dict[Callable[..., None], list[Callable[..., None]]]()  # of callbacks, by the event
-        # Switches are read from these.
-        self.model: Any = nn.ModuleList()  # those that the script calls itself
-        self.loader: Any = None  # the last one that its training has asked
-        self.iterator: Any = None
-        self.optimizer: Any = None  # the last one that has made a step
-        self.outputs: Any = None  # the largest of the last forward pass, without its memory
-        self.autocast: torch.dtype | None = None
-        self.copies: list[dict[str, Any]] = []  # arguments of calls that copied batches
-        self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
-        # The training until now.
-        self.optimizers: list[Any] = []  # have made a step
-        self.held = set[int]()  # weights by `id` that an optimizer was made for, even if it makes no step
-        self.backwards = 0
-        self.losses: list[torch.Tensor] = []  # roots of the first backward passes
+        self.models = SeenModels()
+        self.batches = SeenBatches()
+        self.updates = SeenUpdates()
+        self.parts = Parts(self)
         self.samples_per_step = 0  # of a typical one
         self.saved_bytes = 0  # of the largest checkpoint
-        self.new_optimizers = 0  # how many were made for weights that another one had trained
-        self.unused_graphs = 0  # steps whose gradients had a graph that nothing went through
+        self.is_timed = False  # whether the steps under way are timed: then nothing is walked or listed
+        self.callbacks: tuple[Callback, ...] = (self,)
+        self._methods = dict[Callable[..., None], list[Callable[..., None]]]()  # of callbacks, by the event
         self._first_steps: list[ScriptStep] = []
         self._compiled = 0  # graphs of torch.compile
-        # This moment.
-        self.part = ""  # what the main thread does; empty in code of the script's own
-        self.is_timed = False  # whether the steps under way are timed: then nothing is walked or listed
-        self.is_between = False  # whether something else than the training has gone on since its last pass
-        self.fetching_since: float | None = None  # when a loader was asked, the first time since that pass
-        self.looked_at = ctypes.c_bool.from_buffer(mmap.mmap(-1, 1))  # whether steps are; workers know it
-        self._process = os.getpid()
-        self._inner_s = 0.0  # of parts within the part under way
 
     def set_callbacks(self, *callbacks: Callback) -> None:
         """Sets the callbacks, which are called in this order."""
@@ -295,33 +361,6 @@ class Script(Callback):
             self._methods[event] = [getattr(callback, name) for callback in called]
         for method in self._methods[event]:
             method(*about)
-
-    def do(self, part: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function as a part of a step: counts its time, without that of parts within it."""
-        outer = self.part
-        outer_inner_s = self._inner_s
-        self.part = part
-        self._inner_s = 0.0
-        start = clock()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            try:
-                if self.looked_at.value and os.getpid() == self._process and not is_capturing():
-                    synchronize(self.device)  # a line that waits next has only its own time
-            finally:
-                took = clock() - start
-                self.steps.now.spent[part] += took - self._inner_s
-                self.part = outer
-                self._inner_s = outer_inner_s + took
-
-    def begin_pass(self) -> None:
-        """A forward or backward pass of the training begins."""
-        self.fetching_since = None
-        if self.is_between:
-            self.is_between = False
-            self.tell(Callback.on_training)
-        self.steps.begin()
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -356,16 +395,15 @@ class Script(Callback):
 
     def view(self) -> ScriptView:
         """What was seen of the script so far, which shows its switches."""
-        parts = (self.loader, self.iterator, self.model, self.device, self.optimizer)
-        view = ScriptView(*parts, outputs=self.outputs, autocast=self.autocast, copies=self.copies)
-        return replace(view, are_pinned=self.are_pinned)
+        known = vars(self.models) | vars(self.batches)
+        return ScriptView(**known, device=self.device, optimizer=self.updates.newest)
 
     def step_in_words(self) -> str:
-        names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.optimizers)
+        names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.updates.optimizers)
         return f"a step of {', '.join(names)}" if names else "a backward pass"
 
     def groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        return [group for optimizer in self.updates.optimizers for group in optimizer.param_groups]
 
     def modules(self) -> list[nn.Module]:
         return [part for model in self.model for part in model.modules()]

@@ -26,6 +26,7 @@ class Models(Callback):
 
     def __init__(self, script: Script) -> None:
         self._script = script
+        self._seen = script.models
         self.is_compiled = False
         self._trained_in_eval = set[nn.Module]()  # models that got gradients in eval mode
         self._device_type = "cpu"  # kept, because `Script.device` lists all parameters
@@ -63,7 +64,7 @@ class Models(Callback):
     def _adopt(self, model: Any) -> Callable[..., Any]:
         script = self._script
         call = model.__dict__.get(hooks.CALL)
-        script.model.append(model)
+        self._seen.model.append(model)
         self._device_type = script.device.type
         script.set_process()
         if script.toggles.get("channels_last"):
@@ -88,7 +89,7 @@ class Models(Callback):
 
     def _enter_autocast(self, plain: Any, autocast: Any) -> Any:
         if autocast._enabled and torch.is_grad_enabled():
-            self._script.autocast = autocast.fast_dtype
+            self._seen.autocast = autocast.fast_dtype
         return plain(autocast)
 
     def _called(self, model: nn.Module, call: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -97,12 +98,12 @@ class Models(Callback):
             return call(*args, **kwargs)
         if not self._trains(model):
             return self._evaluated(model, call, *args, **kwargs)
-        script.begin_pass()
+        script.parts.begin_pass()
         if steps.are_first:
             call = functools.partial(self._examined, call)
         if script.toggles.get("amp") == "bf16":
             call = functools.partial(self._in_bf16, call)
-        output = script.do("forward", call, *args, **kwargs)
+        output = script.parts.do("forward", call, *args, **kwargs)
         if not steps.inputs.given:
             script.tell(Callback.on_input, args or kwargs)
         self._feed(args or kwargs)
@@ -124,7 +125,7 @@ class Models(Callback):
         script = self._script
         script.tell(Callback.on_evaluation)
         script.calls.note("evaluation with gradients" if torch.is_grad_enabled() else "evaluation")
-        output = script.do("evaluation", self._observed, model, call, *args, **kwargs)
+        output = script.parts.do("evaluation", self._observed, model, call, *args, **kwargs)
         if not model.training:
             script.steps.now.marks.add("evaluation")
         return output
@@ -163,7 +164,7 @@ class Models(Callback):
             self._batch = tensor.shape[1]  # a layer is called for each step of a sequence
         largest = max(filter(torch.is_floating_point, tensors(output)), key=torch.Tensor.dim, default=None)
         if largest is not None:
-            script.outputs = torch.empty_like(largest, device="meta")  # its memory is not kept
+            self._seen.outputs = torch.empty_like(largest, device="meta")  # its memory is not kept
         return output
 
     def _look(self, module: nn.Module, inputs: Any) -> None:
@@ -189,6 +190,7 @@ class Updates(Callback):
 
     def __init__(self, script: Script) -> None:
         self._script = script
+        self._seen = script.updates
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._count = 0  # steps of optimizers
         self._gradients = 0  # calls of `grad`, which make no backward pass
@@ -200,7 +202,7 @@ class Updates(Callback):
         script, steps = self._script, self._script.steps
         if not isinstance(tensors, torch.Tensor | GradientEdge):
             tensors = tuple(tensors)  # torch accepts a generator, too, which a look would exhaust
-        script.begin_pass()
+        script.parts.begin_pass()
         arguments = dict(zip(_BACKWARD, args, strict=False)) | kwargs
         retains, makes_graph = bool(arguments.get("retain_graph")), bool(arguments.get("create_graph"))
         script.tell(Callback.on_graph, tensors, retains or makes_graph)
@@ -212,8 +214,8 @@ class Updates(Callback):
         if steps.count < MOST_LOOKS:
             script.calls.note("backward")
         root = tensors if self._unscaled is None else self._unscaled
-        if len(script.losses) < LIMIT.losses and isinstance(root, torch.Tensor) and not is_capturing():
-            script.losses.append(root.detach().float().mean())
+        if len(self._seen.losses) < LIMIT.losses and isinstance(root, torch.Tensor) and not is_capturing():
+            self._seen.losses.append(root.detach().float().mean())
         self._pass(plain, tensors, *args, **kwargs)
         self._has_graph = makes_graph  # an earlier graph of gradients may have been used by this pass
 
@@ -223,8 +225,8 @@ class Updates(Callback):
         self._unscaled = None
         steps.in_backward = True
         try:
-            script.do("backward", plain, tensors, *args, **kwargs)
-            script.backwards += 1
+            script.parts.do("backward", plain, tensors, *args, **kwargs)
+            self._seen.backwards += 1
             if not script.calls.sites["optimizer"]:  # the script changes its weights itself
                 steps.updated(self)
         finally:
@@ -236,7 +238,7 @@ class Updates(Callback):
             return plain(*args, **kwargs)
         self._gradients += 1
         self._has_graph = False
-        trains = self._script.backwards or self._script.calls.sites["optimizer"]
+        trains = self._seen.backwards or self._script.calls.sites["optimizer"]
         if self._gradients == LIMIT.most_gradients and not trains:
             raise failed("gradients_alone", count=LIMIT.most_gradients)
         return plain(*args, **kwargs)
@@ -248,11 +250,11 @@ class Updates(Callback):
     def _make(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         self._script.calls.note("optimizer")
         plain(optimizer, *args, **kwargs)
-        self._script.held |= {id(weight) for weight in weights_of(optimizer.param_groups)}
+        self._seen.held |= {id(weight) for weight in weights_of(optimizer.param_groups)}
         if len(optimizer.param_groups) > 1:
             self._script.calls.note("groups")
         if trained_by(optimizer) in self._optimizers:
-            self._script.new_optimizers += 1
+            self._seen.new_optimizers += 1
             self._script.calls.note("new_optimizers")
         kind = self._script.toggles.get("optimizer_impl", "default")
         if kind != "default":
@@ -277,28 +279,28 @@ class Updates(Callback):
             script.calls.note("step")
         key = trained_by(optimizer)
         if self._optimizers.get(key) is not optimizer:
-            self._optimizers[key] = script.optimizer = optimizer
-            script.optimizers = list(self._optimizers.values())
+            self._optimizers[key] = self._seen.newest = optimizer
+            self._seen.optimizers = list(self._optimizers.values())
         if args or kwargs:
             args, kwargs = tree_map(self._as_own_code, (args, kwargs))
-        if script.looked_at.value:
+        if script.parts.looked_at.value:
             script.tell(Callback.on_gradients, optimizer)
-        result = script.do("optimizer", plain, optimizer, *args, **kwargs)
+        result = script.parts.do("optimizer", plain, optimizer, *args, **kwargs)
         self._count += 1
-        if not script.backwards:  # `torch.func` made the gradients: this takes the place of a backward pass
-            script.begin_pass()
+        if not self._seen.backwards:  # `torch.func` made the gradients: this is in place of a backward pass
+            script.parts.begin_pass()
             script.tell(Callback.on_backward)
         script.steps.updated(key)
         return result
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         if self._has_graph:  # the optimizer has not gone through it either
-            self._script.unused_graphs += 1
+            self._seen.unused_graphs += 1
             self._has_graph = False
 
     def _as_own_code(self, argument: Any) -> Any:
         # A closure runs forward and backward passes, which are not the optimizer's own work.
-        return functools.partial(self._script.do, OWN, argument) if callable(argument) else argument
+        return functools.partial(self._script.parts.do, OWN, argument) if callable(argument) else argument
 
 
 def trained_by(optimizer: Any) -> tuple[type, int, int]:

@@ -29,7 +29,7 @@ class Model:
 def made(model, **wanted):
     """What is known of a model once it was made with these switches."""
     setting = Setting.__new__(Setting)
-    script = SimpleNamespace(backwards=0, toggles={}, view=View)
+    script = SimpleNamespace(updates=SimpleNamespace(backwards=0), toggles={}, view=View)
     setting._script, setting._switches = script, wanted
     setting._ddps, setting._buckets, setting._refusal = [], 1, ""
     setting._unsent, setting._were_sent = 0, True

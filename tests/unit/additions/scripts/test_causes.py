@@ -60,7 +60,9 @@ def test_denormal_numbers_are_a_cause_where_the_cpu_is_slow_with_them(slow, name
     weight.grad = torch.ones(8)
     optimizer.step()
     optimizer.state[weight]["exp_avg"].fill_(1e-41)
-    share = evidence.denormals(SimpleNamespace(subject=SimpleNamespace(optimizers=[optimizer])))
+    share = evidence.denormals(
+        SimpleNamespace(subject=SimpleNamespace(updates=SimpleNamespace(optimizers=[optimizer])))
+    )
     assert [each.cause for each in findings(seen(denormal=share))] == named
 
 
@@ -487,7 +489,7 @@ def test_a_backward_pass_of_a_sum_goes_again_through_the_losses_before(is_summed
     """Of three losses, which have four operators each with the sum: 4 + 8 are visited for another time."""
     monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
     script = Script(settings(), None)
-    script.looked_at.value = True
+    script.parts.looked_at.value = True
     inquiry = evidence.Inquiry(script)
     weight = torch.ones(4, requires_grad=True)
     for _ in range(2):  # steps share no operators
@@ -529,7 +531,7 @@ def test_a_graph_that_is_freed_after_its_pass_is_not_held_by_a_look(monkeypatch)
     held = []
     monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
     script = Script(settings(), None)
-    script.looked_at.value = True
+    script.parts.looked_at.value = True
     inquiry = evidence.Inquiry(script)
     loss = Held.apply(torch.ones(4, requires_grad=True)).sum()
     inquiry.on_graph(loss, False)
@@ -723,7 +725,7 @@ def test_gradients_of_rows_are_looked_at_before_the_script_clears_them(monkeypat
     script = Script(settings(), None)
     inquiry = evidence.Inquiry(script)
     script.callbacks = [inquiry]
-    script.looked_at.value = True
+    script.parts.looked_at.value = True
     table = torch.nn.Embedding(10, 2)
     script.model.append(table)
     table(torch.tensor([3])).sum().backward()
@@ -1010,7 +1012,7 @@ def test_a_checkpoint_that_holds_the_data_set_is_told_by_what_it_writes(rows, sa
     trainer = Trainer(rows)
     script = Script(settings(), SimpleNamespace(before=lambda write: None))
     script.model.append(trainer.model)
-    script.optimizers.append(trainer.optimizer)
+    script.updates.optimizers.append(trainer.optimizer)
     target = str(tmp_path / "last.pt") if into is str else io.BytesIO()
     questions._save(script, torch.save, trainer, target)
     facts = {"saved_bytes": script.saved_bytes, "state_bytes": questions._state_bytes(script)}
@@ -1371,7 +1373,7 @@ def test_what_a_look_raises_is_noted_and_the_script_goes_on(monkeypatch):
     script = Script(settings(), None)
     inquiry = evidence.Inquiry(script)
     monkeypatch.setattr(inquiry, "_look_at_input", lambda given: 1 / 0)
-    script.looked_at.value = True
+    script.parts.looked_at.value = True
     inquiry.on_input(torch.ones(3))
     assert "a look at the script failed" in script.notes[0] and "ZeroDivisionError" in script.notes[0]
 
@@ -1405,7 +1407,8 @@ def test_a_weight_that_only_a_later_optimizer_takes_or_only_in_some_rows_is_trai
     held, rows, idle = (torch.nn.Parameter(torch.ones(300, 4)) for _ in range(3))
     for weight in (held, rows, idle):
         weight.grad = torch.ones_like(weight)
-    script = SimpleNamespace(parameters=lambda: [held, rows, idle], held={id(held)}, groups=list)
+    updates = SimpleNamespace(held={id(held)})
+    script = SimpleNamespace(parameters=lambda: [held, rows, idle], updates=updates, groups=list)
     before = evidence._sums(script)
     rows.data[200] += 1.0  # by the script's own code; none of its first rows
     assert evidence._untrained(script, before) == {id(idle)}

@@ -93,12 +93,12 @@ def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
 
 def test_steps_before_the_last_optimizer_has_joined_are_not_those_that_are_timed():
     """The first steps of a GAN may train its discriminator alone."""
-    asked, taken = asked_of(SimpleNamespace(optimizers=["D"])), []
+    asked, taken = asked_of(SimpleNamespace(updates=SimpleNamespace(optimizers=["D"]))), []
     asked.early = [SimpleNamespace(seconds=1.0)]
 
     def take(count, phase, most, enough):
-        taken.append([*asked.subject.optimizers])
-        asked.subject.optimizers = ["D", "G"]
+        taken.append([*asked.subject.updates.optimizers])
+        asked.subject.updates.optimizers = ["D", "G"]
         asked.under_way = SimpleNamespace(
             counted=[1], timed=lambda: TimedSteps(len(taken), 1.0, [1.0], [0.0])
         )
@@ -119,7 +119,11 @@ def test_where_each_step_compiles_the_steps_within_the_limit_are_those_that_are_
     """A budget of 30 s ended after 260 s, when eight steps of 27 s had compiled."""
     now, notes = [0.0], []
     monkeypatch.setattr(questions, "clock", lambda: now[0])
-    about = {"device": torch.device("cpu"), "note": notes.append, "optimizers": ["Adam"]}
+    about = {
+        "device": torch.device("cpu"),
+        "note": notes.append,
+        "updates": SimpleNamespace(optimizers=["Adam"]),
+    }
     asked = asked_of(SimpleNamespace(**about))
     asked.early = [ScriptStep(seconds=27.0)]
 

@@ -157,7 +157,8 @@ def test_samples_of_a_batch_are_those_that_the_sampler_has_asked_for(indices, sh
     script = Script(settings(), None)
     script.steps.begin()
     watching = loaders.Loaders.__new__(loaders.Loaders)
-    watching._script, watching._ledger, watching._is_fetching = script, BatchLedger(), False
+    watching._script, watching._seen = script, script.batches
+    watching._ledger, watching._is_fetching = BatchLedger(), False
     epoch = SimpleNamespace(loader=SimpleNamespace(), indices=deque([indices]), has_begun=True, ended=None)
     watching._fetch(lambda iterator: torch.zeros(shape), SimpleNamespace(_perfkit=epoch))
     ((fetched,), _) = watching._ledger.backward()
@@ -166,7 +167,8 @@ def test_samples_of_a_batch_are_those_that_the_sampler_has_asked_for(indices, sh
 
 def loaders_of(script):
     known = loaders.Loaders.__new__(loaders.Loaders)
-    known._script, known._ledger, known._looks = script, BatchLedger(), 99
+    known._script, known._seen = script, script.batches
+    known._ledger, known._looks = BatchLedger(), 99
     return known
 
 
@@ -175,7 +177,7 @@ def test_workers_are_started_in_the_start_of_an_epoch():
     script = Script(settings(), None)
     method = hooks.TABLES["listeners"]["loaders"]["torch.utils.data.DataLoader.__iter__"]
     parts = []
-    getattr(loaders_of(script), method)(lambda loader: parts.append(script.part), data.DataLoader([1]))
+    getattr(loaders_of(script), method)(lambda loader: parts.append(script.parts.now), data.DataLoader([1]))
     assert parts == ["start"]
 
 
@@ -188,7 +190,7 @@ def test_what_a_data_set_does_before_its_first_batch_is_the_start_of_an_epoch(
     """In a worker the part is that of its parent when that started it."""
     monkeypatch.setattr(data._utils.worker, "_worker_info", object() if in_worker else None)
     script = Script(settings(), None)
-    script.part, script.looked_at.value = part, True
+    script.parts.now, script.parts.looked_at.value = part, True
     known, watched = loaders_of(script), []
     known.watch = SimpleNamespace(fetch=lambda *given: watched.append(given), end_looking=lambda: None)
     known._fetch_samples(lambda fetcher, indices: None, SimpleNamespace(), [1])
@@ -201,21 +203,21 @@ def test_a_worker_sees_that_steps_are_looked_at_and_waits_for_no_device(monkeypa
     monkeypatch.setattr(script_module, "synchronize", waits.append)
     script = Script(settings(), None)
     ours, theirs = multiprocessing.Pipe()
-    script.looked_at.value = True
+    script.parts.looked_at.value = True
     child = os.fork()
     if not child:
         theirs.recv()
-        script.do("data set", lambda: theirs.send(script.looked_at.value))
+        script.parts.do("data set", lambda: theirs.send(script.parts.looked_at.value))
         theirs.send(len(waits))
         theirs.recv()
-        script.looked_at.value = False
+        script.parts.looked_at.value = False
         os._exit(0)
-    script.do("forward", lambda: None)
+    script.parts.do("forward", lambda: None)
     ours.send("the parent has ended its part")
     assert (ours.recv(), ours.recv(), len(waits)) == (True, 0, 1)
     ours.send("a worker may end it, too")
     os.waitpid(child, 0)
-    assert not script.looked_at.value
+    assert not script.parts.looked_at.value
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")

@@ -78,14 +78,14 @@ def test_a_graph_of_the_gradients_is_unused_if_nothing_goes_through_it_until_the
         updates._backward(lambda roots, **how: None, torch.ones(1), **how)
         between(updates)
         updates._step(lambda optimizer: None, optimizer)
-    assert script.unused_graphs == unused
+    assert script.updates.unused_graphs == unused
 
 
 @pytest.mark.parametrize(("unused", "named"), [(3, True), (2, False)])
 def test_a_graph_of_the_gradients_is_a_cause_if_most_steps_have_one(unused, named):
     script = a_script()
     script.steps.count = 4
-    script.unused_graphs = unused
+    script.updates.unused_graphs = unused
     assert ("graph_of_gradients" in dict(evidence._modes(script))) == named
 
 
@@ -450,7 +450,7 @@ def test_losses_that_come_from_a_generator_are_gone_back_from(monkeypatch):
     monkeypatch.setattr(hooks, "wrap", lambda place, function: None)
     script = a_script()
     script.callbacks = (evidence.Inquiry(script),)
-    script.looked_at.value = True
+    script.parts.looked_at.value = True
     weight = torch.ones(2, requires_grad=True)
     updates = Updates(script)
     updates._backward(torch.autograd.backward, (loss for loss in [weight.sum(), weight.sum()]))

@@ -25,12 +25,9 @@ from tests.support.settings import settings
 
 
 def script_of():
-    return SimpleNamespace(
-        fetching_since=None,
-        settings=settings(),
-        looked_at=SimpleNamespace(value=False),
-        steps=SimpleNamespace(count=0, now=ScriptStep(), began_at=1.0),
-    )
+    script = Script(settings(), None)
+    script.steps.began_at = 1.0
+    return script
 
 
 def account(*steps):
@@ -152,7 +149,6 @@ def test_what_follows_train_is_no_evaluation_any_more(monkeypatch):
         now[0] += preparing_s
     kept.on_training()
     assert spent["evaluated"] == pytest.approx(3.0), "5 s, of which 2 s were checkpoints"
-    script.part = ""
     kept.on_mode(False)
     assert kept.part_now() == EVALUATION
     kept.on_mode(True)

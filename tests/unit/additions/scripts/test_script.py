@@ -100,12 +100,12 @@ def test_what_a_closure_does_is_code_of_the_script_and_not_the_optimizer_s(by_na
     """Lightning trains in closures: its `training_step` is all of the script's own code."""
     updates = Updates.__new__(Updates)
     updates._script = known = Script(settings(scratch="/nowhere"), None)
-    updates._optimizers, updates._count = {}, 0
+    updates._seen, updates._optimizers, updates._count = known.updates, {}, 0
     now, parts = [100.0], []
     monkeypatch.setattr(script, "clock", lambda: now[0])
 
     def step(optimizer, closure):  # it may ask several times, as LBFGS does
-        parts.append(known.part)
+        parts.append(known.parts.now)
         closure()
         now[0] += 1.0
         loss = closure()
@@ -113,7 +113,7 @@ def test_what_a_closure_does_is_code_of_the_script_and_not_the_optimizer_s(by_na
         return loss
 
     def closure():
-        parts.append(known.part)
+        parts.append(known.parts.now)
         now[0] += 5.0
         return 3.0
 
@@ -146,23 +146,25 @@ def test_copies_do_not_wait_once_that_is_set_or_where_the_script_says_so(argumen
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: asked.append(tensor) or True)
     batch, loaders = torch.zeros(2), Loaders.__new__(Loaders)
     loaders._script = known = Script(settings(toggles={"non_blocking": True}), None)
-    loaders._batch_ids, made = {id(batch)}, []
+    loaders._seen, loaders._batch_ids, made = known.batches, {id(batch)}, []
     loaders._copy(lambda *to, **how: made.append((to, how)), batch, *arguments)
     assert known.view().non_blocking()[0]
     assert made[0][1] == ({} if True in arguments else {"non_blocking": True})
     assert len(asked) == (True not in arguments)
     loaders._copy(lambda *to, **how: None, batch, torch.long)
-    assert len(known.copies) == 1 and len(asked) <= 1, "a change of type is no copy, and asks no driver"
+    assert len(known.batches.copies) == 1 and len(asked) <= 1, (
+        "a change of type is no copy, and asks no driver"
+    )
 
 
 def test_a_batch_that_the_loader_could_not_pin_is_not_called_pinned(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     known = Script(settings(), None)
-    known.loader = SimpleNamespace(pin_memory=True)
+    known.batches.loader = SimpleNamespace(pin_memory=True)
     assert known.view().pin_memory()[0], "as the loader says, until a batch was seen"
-    known.are_pinned = False
+    known.batches.are_pinned = False
     assert known.view().pin_memory()[0] is False and "no pin_memory()" in known.view().pin_memory()[1]
-    known.are_pinned = None
+    known.batches.are_pinned = None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert known.view().pin_memory() == (False, "batches lie in pageable memory: torch finds no GPU")
 
