@@ -23,7 +23,7 @@ from perfkit.additions.ranks.recorder import RankRecorder
 from perfkit.additions.ranks.reporter import RankReporter
 from perfkit.additions.scripts import hooks
 from perfkit.additions.shared.clock import clock, cpu_clock
-from perfkit.additions.shared.lines import Sampler
+from perfkit.additions.shared.sampler import Sampler
 from perfkit.additions.shared.settings import Settings
 
 _wrap, _called, _look, _send = hooks.wrapped, RankModels._called, Sampler.look, RankReporter.send

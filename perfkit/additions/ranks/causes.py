@@ -20,7 +20,7 @@ from perfkit.additions.ranks.lines import (
 )
 from perfkit.additions.ranks.messages import BUFFERS, LIMIT, PARTS, Ddp, Exchange, State
 from perfkit.additions.ranks.report import WORDS
-from perfkit.additions.shared.lines import text_at
+from perfkit.additions.shared.positions import text_at
 
 _CAUSES = Causes(__name__)
 

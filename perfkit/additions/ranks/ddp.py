@@ -16,7 +16,7 @@ from perfkit.additions.ranks.switches import FLAGS, GRADIENTS, NO_SYNC, OF_DDP, 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import Sampler
+from perfkit.additions.shared.sampler import Sampler
 from perfkit.results.schema import Mechanism
 from perfkit.worker import checks
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from perfkit.additions.ranks.messages import LIMIT, Stack, State
-from perfkit.additions.shared.lines import text_at
+from perfkit.additions.shared.positions import text_at
 
 _RANK = set(LIMIT.names_of_rank)
 _PLAIN = set(LIMIT.names_around)

@@ -22,7 +22,7 @@ from perfkit.additions.scripts.evidence import dense_rows
 from perfkit.additions.scripts.run_account import Evaluations
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.shared.clock import clock, process_clock
-from perfkit.additions.shared.lines import Sampler
+from perfkit.additions.shared.sampler import Sampler
 from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
 from perfkit.worker.checks import facts
 

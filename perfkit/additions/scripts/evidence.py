@@ -30,8 +30,10 @@ from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, li
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.threads import Threads
 from perfkit.additions.shared.around import with_around
+from perfkit.additions.shared.attribution import called, timed_lines
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import Sampler, Times, called, places, timed_lines
+from perfkit.additions.shared.positions import places
+from perfkit.additions.shared.sampler import Sampler, Times
 from perfkit.additions.shared.tensors import first_tensor, graph, tensors, weights_of
 from perfkit.machine import cores
 from perfkit.process.failures import is_users

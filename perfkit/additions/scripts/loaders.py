@@ -25,8 +25,9 @@ from torch.utils import data
 from perfkit.additions.scripts import batches, hooks, transforms
 from perfkit.additions.scripts.messages import DataFacts, Loading, Site, limits
 from perfkit.additions.scripts.script import MOST_LOOKS, Callback, Script, pins
+from perfkit.additions.shared.attribution import merged, timed_lines
 from perfkit.additions.shared.clock import clock, own_time
-from perfkit.additions.shared.lines import PartAndStack, Sampler, merged, timed_lines
+from perfkit.additions.shared.sampler import PartAndStack, Sampler
 from perfkit.additions.shared.tensors import attributes, samples_of, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator

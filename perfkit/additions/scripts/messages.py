@@ -12,7 +12,7 @@ import numpy as np
 
 from perfkit import lookup
 from perfkit.additions.advice.finding import Finding
-from perfkit.additions.shared.lines import TimedLine
+from perfkit.additions.shared.attribution import TimedLine
 from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
 from perfkit.recipe import Value, switches

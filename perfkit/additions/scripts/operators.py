@@ -16,8 +16,10 @@ import torch
 
 from perfkit.additions.scripts.messages import AGAIN, OWN, limits
 from perfkit.additions.scripts.script import Script, ScriptStep, is_capturing
+from perfkit.additions.shared.attribution import TimedLine
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import Place, TimedLine, Times, text_at
+from perfkit.additions.shared.positions import Place, text_at
+from perfkit.additions.shared.sampler import Times
 from perfkit.additions.shared.tensors import graph
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import compiled_graphs, synchronize

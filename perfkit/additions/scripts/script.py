@@ -24,7 +24,7 @@ from torch import nn
 from perfkit.additions.guard.outputs import Outputs
 from perfkit.additions.scripts.messages import Frame, Site, failed
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import line_of
+from perfkit.additions.shared.positions import line_of
 from perfkit.additions.shared.settings import Settings
 from perfkit.additions.shared.tensors import weights_of
 from perfkit.process.failures import is_users

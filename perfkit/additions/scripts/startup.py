@@ -7,8 +7,10 @@ from typing import Any
 
 from perfkit.additions.scripts.messages import limits
 from perfkit.additions.scripts.script import Script
+from perfkit.additions.shared.attribution import TimedLine, timed_lines
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import Sampler, Spot, TimedLine, timed_lines
+from perfkit.additions.shared.positions import Spot
+from perfkit.additions.shared.sampler import Sampler
 
 LIMIT = limits("startup")
 

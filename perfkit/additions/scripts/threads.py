@@ -14,7 +14,7 @@ import psutil
 from perfkit.additions.scripts.messages import BusyThread, limits
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.shared.clock import clock
-from perfkit.additions.shared.lines import line_of, text_at
+from perfkit.additions.shared.positions import line_of, text_at
 from perfkit.process.failures import is_users
 
 LIMIT = limits("threads")

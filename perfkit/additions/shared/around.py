@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from perfkit.additions.shared.lines import Place, Stack, TimedLine, Times
+from perfkit.additions.shared.attribution import TimedLine
+from perfkit.additions.shared.positions import Place, Stack
+from perfkit.additions.shared.sampler import Times
 
 _LEAST, _MOST = 1.1, 2.0  # times as long as the line: what is around it is named
 _ENTRIES = ("__", "<")  # how the names of functions begin that are called by torch, or are a whole script

@@ -9,7 +9,8 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import ALIKE, BATCHES, LEAST, MUCH_MEMORY, OWN, Symptoms, Transform
-from perfkit.additions.shared.lines import TimedLine, places
+from perfkit.additions.shared.attribution import TimedLine
+from perfkit.additions.shared.positions import places
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits

@@ -11,7 +11,9 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
 from perfkit.additions.scripts.messages import AGAIN, BETWEEN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
-from perfkit.additions.shared.lines import EVERY_S, TimedLine, text_at
+from perfkit.additions.shared.attribution import TimedLine
+from perfkit.additions.shared.positions import text_at
+from perfkit.additions.shared.sampler import EVERY_S
 
 _CAUSES = Causes(__name__)
 LIMIT = _CAUSES.limits

@@ -11,7 +11,7 @@ import pytest
 from perfkit.additions.ranks import reporter as reporters
 from perfkit.additions.ranks.messages import LIMIT, Hello, Stack, State
 from perfkit.additions.ranks.reporter import RankReporter
-from perfkit.additions.shared.lines import Spot
+from perfkit.additions.shared.positions import Spot
 
 
 class Line:

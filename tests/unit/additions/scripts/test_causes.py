@@ -41,7 +41,9 @@ from perfkit.additions.scripts.messages import (
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.training import Updates
 from perfkit.additions.scripts.watching import trend_of
-from perfkit.additions.shared.lines import EVERY_S, Spot, TimedLine
+from perfkit.additions.shared.attribution import TimedLine
+from perfkit.additions.shared.positions import Spot
+from perfkit.additions.shared.sampler import EVERY_S
 from perfkit.worker.messages import DeviceFacts
 from tests.support.settings import settings
 

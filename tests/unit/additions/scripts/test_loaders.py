@@ -18,7 +18,7 @@ from perfkit.additions.scripts import script as script_module
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.loaders import Watch
 from perfkit.additions.scripts.script import Script
-from perfkit.additions.shared.lines import Spot
+from perfkit.additions.shared.positions import Spot
 from tests.support.settings import settings
 
 READ = Spot("/home/me/data.py", 7, "Rows.__getitem__")

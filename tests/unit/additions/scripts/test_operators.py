@@ -18,7 +18,7 @@ from perfkit.additions.scripts.operators import (
     of_one_step,
 )
 from perfkit.additions.scripts.script import Script, ScriptStep
-from perfkit.additions.shared.lines import Spot
+from perfkit.additions.shared.positions import Spot
 from tests.support.settings import settings
 
 MODEL = """\

@@ -28,7 +28,7 @@ from perfkit.additions.scripts.messages import (
 )
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.scripts.training import Updates
-from perfkit.additions.shared.lines import TimedLine
+from perfkit.additions.shared.attribution import TimedLine
 from perfkit.additions.shared.trend import Trend
 from perfkit.errors import RunFailed
 from perfkit.results.stats import Ratio

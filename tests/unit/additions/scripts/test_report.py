@@ -8,7 +8,7 @@ import pytest
 from perfkit.additions.advice.finding import Finding, advice_table
 from perfkit.additions.scripts import report
 from perfkit.additions.scripts.messages import Account, Evidence, Frame, ScriptFacts, Site, Symptoms
-from perfkit.additions.shared.lines import TimedLine
+from perfkit.additions.shared.attribution import TimedLine
 from perfkit.additions.shared.trend import Trend
 from perfkit.results.stats import Ratio
 from perfkit.worker.messages import DeviceFacts

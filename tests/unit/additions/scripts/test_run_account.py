@@ -20,7 +20,7 @@ from perfkit.additions.scripts.messages import (
 from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.watching import trend_of
-from perfkit.additions.shared.lines import Sampler
+from perfkit.additions.shared.sampler import Sampler
 from tests.support.settings import settings
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from perfkit.additions.shared.around import with_around
-from perfkit.additions.shared.lines import Spot, TimedLine
+from perfkit.additions.shared.attribution import TimedLine
+from perfkit.additions.shared.positions import Spot
 
 SOURCE = """\
 def match(boxes, anchors):

@@ -1,7 +1,6 @@
-"""Which line is named: the innermost that has most of what it is called in, never a loop around all parts."""
+"""What a sampler sees: each line takes the time that it took, by looks at alarms or from another thread."""
 
 import hashlib
-import io
 import os
 import re
 import signal
@@ -17,55 +16,13 @@ from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
 from perfkit.additions.shared import clock as clocks
-from perfkit.additions.shared import lines as lines_module
-from perfkit.additions.shared.lines import (
-    EVERY_S,
-    Sampler,
-    Spot,
-    TimedLine,
-    called,
-    line_before,
-    line_of,
-    merged,
-    timed_lines,
-)
+from perfkit.additions.shared import sampler as samplers
+from perfkit.additions.shared.positions import Spot
+from perfkit.additions.shared.sampler import EVERY_S, Sampler
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # the other method needs the alarm itself
 
 MAIN, STEP = Spot("train.py", 90, "main"), Spot("train.py", 40, "step")
-
-
-def named(times):
-    return [(line.part, line.where, round(line.seconds, 2), line.calls) for line in timed_lines(times)]
-
-
-def test_a_line_of_a_library_is_the_user_s_that_called_it():
-    times = {("own code", (MAIN, Spot("train.py", 43, "main", "collect"))): 9.0}
-    assert named(times) == [("own code", "train.py:43", 9.0, ["collect"])]
-
-
-def test_a_line_that_only_calls_gives_way_to_what_has_most_of_it_else_it_is_named_itself():
-    update = Spot("train.py", 50, "main")
-    most = {
-        ("own code", (MAIN, update, Spot("train.py", at, "update"))): t for at, t in ((37, 1.0), (38, 8.0))
-    }
-    assert named(most)[0][1] == "train.py:38"
-    spread = {("own code", (MAIN, update, Spot("train.py", at, "update"))): 1.0 for at in (37, 38, 39)}
-    assert named(spread) == [("own code", "train.py:50", 3.0, [])]
-
-
-def test_a_line_that_only_calls_is_said_with_the_function_whose_lines_share_its_time():
-    """As a trainer's line that runs callbacks is, which says nothing of them."""
-    hook, other = (Spot("/home/me/average.py", at, "Average.update") for at in (19, 20))
-    hooks_line = Spot("lit.py", 32, "Trainer._call")
-    times = {("own code", (MAIN, hooks_line, hook)): 3.0, ("own code", (MAIN, hooks_line, other)): 4.0}
-    few = Spot("log.py", 7, "Log.update")
-    (line,) = timed_lines(times | {("own code", (MAIN, hooks_line, few)): 2.0})
-    assert line.with_function == "lit.py:32, in Average.update (average.py:20)"
-    (line,) = timed_lines(
-        times | {("own code", (MAIN, hooks_line, few)): 8.0, ("own code", (MAIN, hooks_line)): 8.0}
-    )
-    assert line.with_function == "lit.py:32", "it spends most of its time elsewhere"
 
 
 def test_in_a_loader_worker_what_has_started_it_does_not_say_what_it_does():
@@ -75,7 +32,7 @@ def test_in_a_loader_worker_what_has_started_it_does_not_say_what_it_does():
         return names[name]
 
     start = compiled("start", "/lib/site-packages/multiprocessing/process.py")
-    work = compiled("_worker_loop", "/lib/site-packages/" + lines_module._WORKER)
+    work = compiled("_worker_loop", "/lib/site-packages/" + samplers._WORKER)
     jitter = compiled("jitter", "/lib/site-packages/torchvision/transforms.py")
     sampler = Sampler(lambda: "data set")
 
@@ -85,121 +42,6 @@ def test_in_a_loader_worker_what_has_started_it_does_not_say_what_it_does():
     assert start(work, jitter, look)[-1].calls == "jitter"
     assert start(work, look)[-1].calls == ""
     assert start(jitter, look)[-1].calls == "start", "no worker"
-
-
-def test_a_layer_that_a_line_was_seen_in_less_than_in_none_does_not_say_what_it_calls():
-    """Noise by NumPy took 80% of a line that also calls layers, so the line was not named."""
-    line = Spot("train.py", 37, "forward")
-    noise = {("forward", (MAIN, line, Spot("train.py", at, "Noise.forward"))): 4.0 for at in (21, 22)}
-    times = noise | {("forward", (MAIN, line._replace(calls="Sequential.forward"))): 2.0}
-    assert named(times) == [("forward", "train.py:37", 10.0, [])]
-
-
-def test_layers_that_a_line_was_mostly_seen_in_are_what_it_calls_however_many_they_are():
-    line = Spot("train.py", 37, "forward")
-    took = {"Linear.forward": 3.0, "Conv2d.forward": 3.0, "": 4.0}
-    times = {("forward", (MAIN, line._replace(calls=name))): seconds for name, seconds in took.items()}
-    ((*_, calls),) = named(times)
-    assert sorted(calls) == ["Conv2d.forward", "Linear.forward"]
-
-
-def test_a_line_that_has_most_of_the_time_is_named_whichever_lines_call_it():
-    """Three layers of one class, of which each takes a third."""
-    norm, product = (
-        Spot("train.py", 32, "Layer.forward"),
-        Spot("train.py", 33, "Layer.forward", "Linear.forward"),
-    )
-    times = {}
-    for at in (45, 46, 47):
-        layer = MAIN, Spot("train.py", 60, "main"), Spot("train.py", at, "Net.forward")
-        times |= {("forward", (*layer, norm)): 0.3, ("forward", (*layer, product)): 0.03}
-    assert named(times)[0] == ("forward", "train.py:32", 0.9, [])
-
-
-def test_a_tokenizer_in_a_second_file_is_named_at_the_line_that_has_most_of_it():
-    """Its lines share the time, so none of them is named, nor the data set's, which only calls."""
-    item, call = Spot("data.py", 20, "Texts.__getitem__"), Spot("tokenizer.py", 23, "Tokenizer.__call__")
-    shares = {10: 0.3, 11: 0.25, 12: 0.3}
-    times = {("data set", (item, call, Spot("tokenizer.py", at, "tokenize"))): t for at, t in shares.items()}
-    times |= {("data set", (item, call, Spot("tokenizer.py", 16, "convert"))): 0.15}
-    assert named(times) == [("data set", "tokenizer.py:23", 1.0, [])]
-
-
-def test_a_line_around_several_parts_of_a_step_is_never_named_for_one():
-    """Else the loop itself would be what a script's own code takes."""
-    own = {("own code", (MAIN, STEP, Spot("train.py", at, "step"))): 1.0 for at in (41, 43, 45)}
-    other = {("backward", (MAIN, STEP, Spot("train.py", 44, "step", "Tensor.backward"))): 9.0}
-    assert {place for _, place, *_ in named(own | other)} == {f"train.py:{at}" for at in (41, 43, 44, 45)}
-
-
-def test_a_line_that_calls_the_model_is_named_for_what_it_takes_itself():
-    """As one that asks for second derivatives, most of which is code of torch around that call."""
-    hessian, call = Spot("train.py", 27, "laplacian", "hessian"), Spot("train.py", 20, "solution")
-    times = {("own code", (MAIN, hessian)): 5.0, ("own code", (MAIN, hessian, call)): 0.1}
-    assert named(times | {("forward", (MAIN, hessian, call)): 3.0}) == [
-        ("own code", "train.py:27", 5.0, ["hessian"]),
-        ("forward", "train.py:20", 3.0, []),
-    ]
-
-
-def test_a_line_that_different_parts_call_is_named_in_each_of_them():
-    """The passes of a training call a decoder as a whole, and an evaluation calls it for each word."""
-    decode, embed = Spot("train.py", 50, "decode"), Spot("train.py", 41, "embed")
-    callers = {"forward": Spot("train.py", 91, "main"), "evaluation": Spot("train.py", 97, "main")}
-    times = {(part, (MAIN, caller, decode)): 4.0 for part, caller in callers.items()}
-    times |= {(part, (MAIN, caller, decode, embed)): 1.0 for part, caller in callers.items()}
-    assert [(part, place) for part, place, *_ in named(times)] == [
-        ("forward", "train.py:50"),
-        ("evaluation", "train.py:50"),
-    ]
-
-
-def test_a_line_with_a_lambda_has_all_of_its_time():
-    """As `sorted(rows, key=lambda row: …)`: looks find the call in it, or the lambda."""
-    order = Spot("train.py", 20, "__iter__")
-    times = {("start", (order,)): 4.0, ("start", (order, order._replace(function="__iter__.<lambda>"))): 6.0}
-    assert named(times) == [("start", "train.py:20", 10.0, [])]
-
-
-def test_a_line_that_several_lines_call_is_listed_once():
-    both = {("data set", (Spot("train.py", at, "row"), Spot("train.py", 9, "read"))): 1.0 for at in (20, 21)}
-    assert named(both) == [("data set", "train.py:9", 2.0, [])]
-
-
-def test_a_line_of_several_workers_is_listed_once_with_the_time_of_all():
-    of_workers = [TimedLine("data set", "data.py", at, seconds) for at in (7, 9) for seconds in (1.0, 2.0)]
-    assert [(line.line, line.seconds) for line in merged(of_workers)] == [(7, 3.0), (9, 3.0)]
-
-
-@pytest.mark.parametrize(("passes", "lines_of"), [([], [60]), ([("train.py", 60)], [31, 32, 33])])
-def test_lines_in_a_backward_pass_are_named_though_none_has_most_of_it(passes, lines_of):
-    """A Jacobian that is computed row by row: the call of the pass says nothing of where its time goes."""
-    call = Spot("train.py", 60, "main", "")
-    times = {("backward", (call, Spot("train.py", at, "Solve.backward"))): 1.0 for at in (31, 32, 33)}
-    times[("backward", (call,))] = 0.01
-    assert [line.line for line in timed_lines(times, passes)] == lines_of
-
-
-def step_of(stack, count, callers=1):
-    """What is said of the calls of a line whose function is called so often, from so many lines in turn."""
-    calls = Counter({("train.py", "f"): count, ("train.py", "step"): 1})
-    stacks = [(*stack[:-2], stack[-2]._replace(line=60 + at), stack[-1]) for at in range(callers)]
-    times = {("forward", each): 1.0 for each in stacks}
-    line = called(TimedLine("forward", "train.py", 41, 1.0), times, calls)
-    return line.called, line.times
-
-
-MAIN_F = (MAIN, Spot("train.py", 60, "step"), Spot("train.py", 41, "f"))
-
-
-def test_a_line_of_a_function_is_said_with_the_loop_that_calls_it():
-    assert step_of(MAIN_F, 25) == ("in f, called 25 times a step from train.py:60", 25)
-    assert step_of(MAIN_F, 2) == ("", 0), "that is hardly a loop"
-    assert step_of(MAIN_F, 25, callers=2) == ("", 0), "it is in two"
-    nested = (MAIN_F[0], MAIN_F[1], Spot("train.py", 50, "f"), Spot("train.py", 41, "step.<locals>.f"))
-    calls = Counter({("train.py", "step.<locals>.f"): 25, ("train.py", "f"): 25})
-    said = called(TimedLine("forward", "train.py", 41, 1.0), {("forward", nested): 1.0}, calls).called
-    assert said == "in f, called 25 times a step from train.py:60", "not where each call passes on the work"
 
 
 @pytest.mark.parametrize(
@@ -222,12 +64,7 @@ def test_a_line_of_a_function_is_said_with_the_loop_that_calls_it():
     ],
 )
 def test_functions_that_only_call_others_do_not_say_what_a_loop_over_a_loader_waits_for(function, tells):
-    assert lines_module._is_telling(function.__code__) == tells
-
-
-def test_what_takes_little_is_left_out():
-    times = {("own code", (Spot("train.py", at, "main"),)): t for at, t in ((1, 99.0), (2, 1.0))}
-    assert [place for _, place, *_ in named(times)] == ["train.py:1"]
+    assert samplers._is_telling(function.__code__) == tells
 
 
 def mean(values):
@@ -384,7 +221,7 @@ def test_a_thread_that_goes_on_while_its_stack_is_walked_is_looked_at_again(wait
 def test_a_late_look_counts_whole_intervals_and_leaves_the_rest_to_the_next_one(waiting, monkeypatch):
     """Else a long call would take the time of the short line before it, and always the same line be missed."""
     part, now = ["a long call"], [3.5 * EVERY_S]
-    monkeypatch.setattr(lines_module, "clock", lambda: now[0])
+    monkeypatch.setattr(samplers, "clock", lambda: now[0])
     sampler = Sampler(lambda: part[0])
     counted = sampler.look(waiting.ident, 0.0)
     assert counted == pytest.approx(3 * EVERY_S)
@@ -397,8 +234,8 @@ def test_a_late_look_counts_whole_intervals_and_leaves_the_rest_to_the_next_one(
 def test_time_in_which_other_programs_have_the_core_is_that_of_no_part(monkeypatch):
     """A part of 4 ms in which this thread has waited for 60 ms takes as much as it does on a quiet machine."""
     now, waited = [0.0], [0.0]
-    monkeypatch.setattr(lines_module, "own_time", lambda: now[0] - waited[0])
-    monkeypatch.setattr(lines_module.signal, "setitimer", lambda *_: None)  # the test itself interrupts
+    monkeypatch.setattr(samplers, "own_time", lambda: now[0] - waited[0])
+    monkeypatch.setattr(samplers.signal, "setitimer", lambda *_: None)  # the test itself interrupts
     part = [""]
     sampler = Sampler(lambda: part[0])
     with sampler.running():
@@ -411,33 +248,6 @@ def test_time_in_which_other_programs_have_the_core_is_that_of_no_part(monkeypat
     for (name, _), took in sampler.times.items():
         seconds[name] += took
     assert seconds == pytest.approx({"forward": 12 * EVERY_S, "backward": 16 * EVERY_S}, abs=1.01 * EVERY_S)
-
-
-def test_the_own_clock_stands_still_while_others_have_the_core(monkeypatch):
-    def refused(*_):
-        raise OSError
-
-    def told(*_):
-        return io.BytesIO(b"7000000000 30000000000 12\n")
-
-    monkeypatch.setattr(clocks, "clock", lambda: 100.0)
-    monkeypatch.setattr(clocks, "open", told, raising=False)
-    assert clocks.own_time() == 70.0
-    monkeypatch.setattr(clocks, "open", refused)
-    assert clocks.own_time() == 100.0, "no other system tells"
-
-
-def test_the_own_clock_goes_on_where_a_gpu_does(monkeypatch):
-    monkeypatch.setattr(clocks, "clock", lambda: 100.0)
-    monkeypatch.setattr(clocks, "open", lambda *_: io.BytesIO(b"7 30000000000 12\n"), raising=False)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert clocks.own_time() == 100.0
-
-
-def test_a_script_that_replaces_its_clock_changes_none_of_perfkit_s(monkeypatch):
-    monkeypatch.setattr(time, "perf_counter", lambda: -1e9)
-    before = clocks.own_time()
-    assert clocks.clock() > 0 and before < clocks.own_time()
 
 
 @pytest.mark.parametrize("interrupts", [True, False])
@@ -463,36 +273,6 @@ def test_where_no_thread_can_start_the_process_goes_on_as_it_was(interrupts, mon
             pytest.fail("nobody looks")
     assert (sys.getswitchinterval(), signal.getsignal(signal.SIGALRM)) == before
     assert signal.set_wakeup_fd(-1) == -1
-
-
-def test_an_instruction_without_a_line_is_part_of_the_loop_that_it_ends():
-    """Python 3.11 has such a jump at the end of this loop, and looks at alarms there."""
-
-    def look_up(words, known):
-        ids = []
-        for word in words:
-            if word in known:
-                ids.append(known[word])
-        return ids
-
-    first = look_up.__code__.co_firstlineno
-    ranges = list(look_up.__code__.co_lines())
-    without = [start for start, _, line in ranges if line is None] or [ranges[-1][0]]
-    assert {line_before(look_up.__code__, at) for at in without} <= {*range(first, first + 6)}
-    known = [line for _, _, line in ranges if line]
-    assert [line_before(look_up.__code__, start) for start, _, line in ranges if line] == known
-
-
-def test_a_place_has_a_line_where_python_knows_none():
-    """A garbage collection may begin at such an instruction, as at any other."""
-    found = {"sys": sys}
-    exec(compile("def here():\n    return sys._getframe()", "/home/me/train.py", "exec"), found)
-    here = found["here"]
-    here.__code__ = here.__code__.replace(co_linetable=b"")
-    frame = here()
-    assert frame.f_lineno is None
-    assert line_of(frame) == 1
-    assert next(Sampler(lambda: "own code").lines(frame)) == "/home/me/train.py:1"
 
 
 def test_an_alarm_of_the_script_is_left_as_it_is():
@@ -559,7 +339,7 @@ def test_a_call_that_cannot_be_interrupted_has_all_of_its_time_and_the_line_befo
 def test_a_worker_that_is_forked_while_its_parent_is_looked_at_is_looked_at_as_well():
     """It had its parent's file for signals, which counted as the script's own: operators had no time."""
     with Sampler(lambda: "own code").running():
-        of_parent = {*lines_module._writers}
+        of_parent = {*samplers._writers}
         child = os.fork()
         if not child:
             with Sampler(lambda: "own code").running():
@@ -592,11 +372,3 @@ def test_what_was_seen_is_handed_over_once():
     sampler.note([("backward", (STEP,))], 1.1, 1.2)
     assert [*sampler.taken()] == [("backward", (STEP,))]
     assert sampler.taken() == {}
-
-
-def test_a_look_of_no_time_at_all_names_no_line():
-    """As two looks at the same moment in a busy loader worker: it raised there, and ended the training."""
-    ends = (MAIN, Spot("train.py", 91, "main")), (MAIN, Spot("train.py", 92, "main"))
-    assert all(
-        line.seconds == 0 for line in timed_lines({("data set", ends[0]): 0.0, ("collate", ends[1]): 0.0})
-    )
