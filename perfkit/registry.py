@@ -10,7 +10,7 @@ imports nothing heavy. docs/ARCHITECTURE.md says what each table holds, and who 
     PROOFS = {"parity": "perfkit.additions.parity.study:parity"}
     PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
     EDITS = {"patch": "perfkit.additions.patch.edits:make"}
-    LAUNCHERS = {"torchrun": "perfkit.additions.ranks.command"}
+    LAUNCHERS = {"torchrun": "perfkit.additions.ranks.command:RANKS"}
 """
 
 import importlib

@@ -9,5 +9,5 @@ _NAMES = (
     "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "srun",
     "mpirun", "python", "python3",
 )  # fmt: skip
-LAUNCHERS = dict.fromkeys(_NAMES, "perfkit.additions.ranks.command")
-"""Programs that start several processes, with the module that watches and compares these."""
+LAUNCHERS = dict.fromkeys(_NAMES, "perfkit.additions.ranks.command:RANKS")
+"""Programs that start several processes, with the `Launcher` that watches and compares these."""

@@ -14,7 +14,6 @@ from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
 from perfkit.cli.compare import gate_code, record
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.lookup import load
 from perfkit.recipe import parse_settings
 from perfkit.results.stats import MIN_ROUNDS
 
@@ -89,7 +88,7 @@ def _match(programs: list[str], settings: list[str], module: bool, terms: Terms)
     if ranks and module:
         raise InvalidValue(f"-m is for python, and {command[0]} starts the scripts", "Give it there")
     if ranks:
-        return load(f"{ranks}:match")(programs, settings, terms)  # type: ignore[no-any-return]
+        return ranks.match(programs, settings, terms)  # type: ignore[no-any-return]
     if settings:
         script, *arguments = programs
         launch = Launch(script, tuple(arguments), module)

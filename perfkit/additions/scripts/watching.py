@@ -73,7 +73,9 @@ def watch_script(
             return result
         session.source = replace(source, plan=replace(source.plan, timeout_s=4 * TRY_S))
         with progress.part(1, 2):
-            return _tried(session, result)
+            tried = _tried(session, result)
+            progress.found = tried
+            return tried
 
 
 def _tried(session: study.ScriptSession, result: Watched) -> Watched:
@@ -88,7 +90,9 @@ def _tried(session: study.ScriptSession, result: Watched) -> Watched:
     recipes = [(study.UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
     rule = replace(source.plan.rule, budget=Budget(TRY_S), cached=0)
     plain, *runs = session.measure(staging.recipe_stages(recipes, source.target), rule)
-    problems = [f"trying switches ended early: {session.stopped}"] if session.stopped else []
+    problems = []
+    if session.stopped:
+        problems.append(f"trying switches ended early: {str(session.stopped) or 'Ctrl-C was pressed'}")
     ideas = result.suggestions[LIMIT.tried :]
     for idea, run in zip(best, runs, strict=True):
         measured = run.speedup("baseline")

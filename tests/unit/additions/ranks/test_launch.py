@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfkit.additions.ranks.command import match
+from perfkit.additions.ranks.command import RANKS
 from perfkit.additions.ranks.launch import launch_of, launch_with
 from perfkit.additions.ranks.switches import in_words, of_script, parse
 from perfkit.additions.referee.command import _match
@@ -19,7 +19,7 @@ def scripts(tmp_path, monkeypatch):
 
 
 def test_a_command_starts_each_script_at_its_end_or_where_it_names_one(scripts):
-    sides = match(["old.py", "new.py", "torchrun", "--nproc-per-node", "2"], [], Terms())
+    sides = RANKS.match(["old.py", "new.py", "torchrun", "--nproc-per-node", "2"], [], Terms())
     assert (sides.a.title, sides.b.title) == ("old.py", "new.py")
     named = launch_with(["torchrun", "old.py", "--epochs", "3"], "new.py", "old.py")
     assert named.command == ("torchrun", "new.py", "--epochs", "3")
@@ -29,7 +29,7 @@ def test_a_command_starts_each_script_at_its_end_or_where_it_names_one(scripts):
 @pytest.mark.parametrize("word", ["old.py", "new.py", "./old.py", "./new.py"])
 def test_a_command_that_names_either_script_starts_each_side_s_own_there(word, scripts, capsys):
     """OLD and NEW were made arguments of the script that it names, which was compared with itself."""
-    sides = match(["old.py", "new.py", "torchrun", word, "-x"], [], Terms())
+    sides = RANKS.match(["old.py", "new.py", "torchrun", word, "-x"], [], Terms())
     starter = sides.plan.source().starter
     started = [(side.program or starter.launch).command for side in (sides.a, sides.b)]
     assert started == [("torchrun", "old.py", "-x"), ("torchrun", "new.py", "-x")]
@@ -50,7 +50,7 @@ def test_a_path_of_the_name_of_a_launcher_is_none(program, scripts, tmp_path):
 def test_each_side_is_started_with_its_own_script_whatever_else_the_command_names(command, scripts, tmp_path):
     """Both had the title of the command, by which a side was looked up: A was started as B, and B as A."""
     (tmp_path / "run.py").write_text("")
-    sides = match(["old", "new", *command], [], Terms())
+    sides = RANKS.match(["old", "new", *command], [], Terms())
     assert (sides.a.title, sides.b.title) == ("old", "new")
     starter = sides.plan.source().starter
     started = [side.program or starter.launch for side in (sides.a, sides.b)]
@@ -75,7 +75,7 @@ def test_switches_of_ranks_are_told_from_those_of_scripts():
     ("setting", "allowed"), [("batch_size=8", {"samples", "updates", "losses"}), ("bucket_mb=9", set())]
 )
 def test_a_batch_size_changes_what_ranks_train_on_as_it_does_in_one_process(setting, allowed, scripts):
-    assert match(["torchrun", "old.py"], [setting], Terms()).allowed == allowed
+    assert RANKS.match(["torchrun", "old.py"], [setting], Terms()).allowed == allowed
 
 
 @pytest.mark.parametrize(

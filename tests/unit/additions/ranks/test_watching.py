@@ -15,6 +15,7 @@ from perfkit.additions.ranks.messages import Hello, State
 from perfkit.additions.ranks.patience import RankPeer
 from perfkit.additions.ranks.watching import RanksReport, alone
 from perfkit.additions.scripts import command as scripts_command
+from perfkit.additions.scripts.command import WatchOptions
 from perfkit.additions.scripts.watched import TrainsAlone, TrainsElsewhere
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.results.schema import Mechanism
@@ -59,10 +60,10 @@ def test_the_command_watches_alone_and_says_for_how_long(whole, said, stopped, m
     def watch(launch, *how):
         with pytest.raises(Cancelled), alone(launch, stopped):
             pass
-        return SimpleNamespace(sections=list)
+        return SimpleNamespace(command="train.py", sections=list)
 
     monkeypatch.setattr(watching, "watch_launch", watch)
-    command.watch_ranks(["torchrun", "train.py"], 60, whole, SimpleNamespace(deliver=lambda *shown: None))
+    command.RANKS.watch(["torchrun", "train.py"], WatchOptions(whole=whole))
     assert said in capsys.readouterr().err
 
 
@@ -78,17 +79,17 @@ def test_a_command_that_turns_out_to_train_in_one_process_is_watched_as_one(tmp_
 
     def one(launch, *how):
         seen.append((launch.program, launch.arguments, launch.module))
-        return SimpleNamespace(sections=list)
+        return SimpleNamespace(command="train.py", sections=list)
 
     monkeypatch.setattr(watching, "watch_launch", several)
     monkeypatch.setattr(scripts_command.watching, "watch_script", one)
     monkeypatch.setattr(watching, "alone", lambda *given: nullcontext())
-    output = SimpleNamespace(deliver=lambda *shown: None)
-    scripts_command.watch("python", output, ["-u", "train.py", "--lr", "0.1"])
+    output = SimpleNamespace(deliver=lambda *shown, verdict: None)
+    scripts_command.watch("python", output, WatchOptions(), ["-u", "train.py", "--lr", "0.1"])
     assert seen == [("train.py", ("--lr", "0.1"), False)]
     assert "trains in one process, and has no ranks: it is watched as one" in capsys.readouterr().err
     with pytest.raises(InvalidValue, match="has no ranks for --set to act on. Leave it out"):
-        scripts_command.watch("python", output, ["train.py"], settings=["no_sync=on"])
+        scripts_command.watch("python", output, WatchOptions(settings=["no_sync=on"]), ["train.py"])
     assert len(seen) == 1, "it trained, and was refused with a remedy that fails"
 
 
@@ -104,15 +105,15 @@ def test_a_script_whose_processes_train_is_watched_with_them(tries, tmp_path, mo
 
     def several(launch, *how):
         seen.append(launch.command)
-        return SimpleNamespace(sections=list)
+        return SimpleNamespace(command="train.py", sections=list)
 
     monkeypatch.setattr(watching, "watch_launch", several)
     monkeypatch.setattr(scripts_command.watching, "watch_script", one)
     monkeypatch.setattr(watching, "alone", lambda *given: nullcontext())
-    output = SimpleNamespace(deliver=lambda *shown: None)
+    output = SimpleNamespace(deliver=lambda *shown, verdict: None)
     refused = pytest.raises(TrainsElsewhere) if tries else nullcontext()  # ranks have no suggestions to try
     with refused:
-        scripts_command.watch("train.py", output, ["--lr", "0.1"], tries=tries)
+        scripts_command.watch("train.py", output, WatchOptions(tries=tries), ["--lr", "0.1"])
         assert (
             "waits for 2 busy processes. It is started again, and all of them are watched"
             in capsys.readouterr().err

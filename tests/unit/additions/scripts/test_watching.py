@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
 from perfkit.additions.advice.finding import Finding
 from perfkit.additions.inside import SYNCS
@@ -14,6 +15,7 @@ from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.messages import Account, Evidence, Observation, ScriptFacts
 from perfkit.additions.scripts.study import ScriptSession, ScriptSource
 from perfkit.additions.scripts.watched import Launch
+from perfkit.cli import app
 from perfkit.errors import Cancelled, InvalidValue, RunFailed, TookTooLong, TrainingEnded
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
@@ -282,8 +284,26 @@ def test_ctrl_c_while_switches_are_tried_is_raised(tmp_path, seen, monkeypatch):
     monkeypatch.setattr(watching, "asked", lambda *_: SimpleNamespace(facts=facts))
     monkeypatch.setattr(watching, "watched", lambda *_: seen)
     monkeypatch.setattr(watching, "_tried", tried)
+    progress = Progress()
     with pytest.raises(KeyboardInterrupt):
-        watching.watch_script(Launch(str(tmp_path / "train.py")), tries=True)
+        watching.watch_script(Launch(str(tmp_path / "train.py")), progress, tries=True)
+    assert progress.found is seen, "what was seen before is not lost"
+
+
+@pytest.mark.parametrize("tries", [True, False])
+def test_ctrl_c_while_switches_are_tried_shows_what_was_seen(tries, tmp_path, monkeypatch, seen):
+    """A minute of watching was lost with half a minute of trying."""
+    (tmp_path / "train.py").touch()
+
+    def stopped(launch, progress, *how):
+        progress.found = seen if tries else None
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching, "watch_script", stopped)
+    options = ["--try"] if tries else []
+    done = CliRunner().invoke(app, ["watch", str(tmp_path / "train.py"), *options])
+    assert done.exit_code == 130
+    assert ("a warning" in done.output) == tries
 
 
 def test_nothing_is_started_where_nothing_is_suggested(seen):
