@@ -12,11 +12,12 @@ from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.ladder.catalogue import LADDER, Stage, StopRule, preset
 from perfkit.machine import devices
 from perfkit.process import zygote
-from perfkit.process.child import Child, Conversation, environment_of
+from perfkit.process.child import environment_of
 from perfkit.process.locks import device_lock
 from perfkit.recipe import Recipe
 from perfkit.results import Run, RunStore, Spread, aa_pairs, stats
 from perfkit.rules import Target
+from perfkit.studies.conversation import StartedTraining, TrainingChild, TrainingConversation
 from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record
 from perfkit.studies.sides import AskMore, Bench, MeasuredSides, Side
@@ -78,10 +79,10 @@ class RoundSession(Session):
 
     ending: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     """Ends every process that was started."""
-    spare: Conversation | None = None  # a process in which nothing is set yet, and nobody has taken
+    spare: TrainingConversation | None = None  # a process in which nothing is set yet, and nobody has taken
     id: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
 
-    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, TrainingReport]:
+    def start_training(self, stage: Stage, has_losses: bool = False) -> StartedTraining:
         """Starts a training, and says what it has reported once it is warm; see `Bench.start_training`."""
         raise NotImplementedError
 
@@ -97,10 +98,10 @@ class RoundSession(Session):
     def renew(self, stages: Sequence[Stage]) -> None:
         """Makes the next processes independent of anything that earlier ones left behind."""
 
-    def report_of(self, child: Conversation, **arguments: Any) -> TrainingReport:
+    def report_of(self, child: TrainingConversation, **arguments: Any) -> TrainingReport:
         """The report of a training once it is warm; a process that fails has ended by then."""
         try:
-            return child.ask("train", **arguments)  # type: ignore[no-any-return]
+            return child.train(**arguments)
         except BaseException:
             child.stop()
             raise
@@ -142,7 +143,7 @@ class TrainingSession(RoundSession):
                 self.store.add_aa_pairs(run.device, recipe.allocator, recipe.workers > 0, pairs)
         return runs
 
-    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, TrainingReport]:
+    def start_training(self, stage: Stage, has_losses: bool = False) -> StartedTraining:
         rule = self.source.plan.rule
         return self._train(stage.recipe, 1 if has_losses else rule.loss_steps, rule.warmup_s)
 
@@ -156,14 +157,14 @@ class TrainingSession(RoundSession):
         with self._fresh_child(recipe) as child:
             return child.ask(question, recipe=recipe, **arguments)
 
-    def _train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> tuple[Conversation, TrainingReport]:
+    def _train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> StartedTraining:
         """A training in a fresh process, and what that says once it is checked and warm."""
         child = self._fresh_child(recipe)
         seed = self.source.plan.subject.seed
         report = self.report_of(child, recipe=recipe, seed=seed, loss_steps=loss_steps, warmup_s=warmup_s)
         return child, report
 
-    def _fresh_child(self, recipe: Recipe) -> Conversation:
+    def _fresh_child(self, recipe: Recipe) -> TrainingConversation:
         """A process that has loaded the workload, in the environment of a recipe."""
         if self.spare and not recipe.environment():
             spare, self.spare = self.spare, None
@@ -181,10 +182,10 @@ class TrainingSession(RoundSession):
         for stage in stages:
             zygote.prepare(environment_of(stage.recipe.environment()), self._generation)
 
-    def loaded(self, environment: Mapping[str, str]) -> tuple[Conversation, Description]:
+    def loaded(self, environment: Mapping[str, str]) -> tuple[TrainingConversation, Description]:
         """A process that has loaded the workload, and what it says of that."""
         subject = self.source.plan.subject
-        child = Child(
+        child = TrainingChild(
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
             timeout_s=self.source.plan.timeout_s,

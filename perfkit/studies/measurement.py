@@ -64,7 +64,8 @@ class Measurement:
     def _together(self, sides: Sequence[Side]) -> None:
         """Measures sides that are alive at the same time."""
         with self._starter.running(sides):
-            self._note_processes(sides)
+            for child in [side.child for side in sides if side.child]:
+                self._own_pids |= child.pids()
             self._take_rounds(sides)
             self._slices.measure_once(sides)
 
@@ -80,11 +81,6 @@ class Measurement:
                 rounds[:] = [round_ for round_ in rounds if round_.slices.keys() != {side}]
         if ended:
             raise ended
-
-    def _note_processes(self, sides: Sequence[Side]) -> None:
-        for side in sides:
-            if side.child:
-                self._own_pids |= side.child.pids()
 
     def _take_rounds(self, sides: Sequence[Side]) -> None:
         """Takes rounds: as many as the sides before these took in their turns, or as the rule says."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import Stage
-from perfkit.process.child import Conversation
 from perfkit.results import Busiest, Rounds, Spread
+from perfkit.studies.conversation import StartedTraining, TrainingConversation
 from perfkit.worker.messages import Peak, TimedSteps, TrainingReport
 
 
@@ -24,7 +24,7 @@ class Side:
 
     stage: Stage
     failure: PerfkitError | None = None
-    child: Conversation | None = None  # the processes that train now
+    child: TrainingConversation | None = None  # the processes that train now
     ended_by: PerfkitError | None = None  # what ended its processes after their rounds, which count
     on_cached_batch: list[TimedSteps] = field(default_factory=list)  # slices without loading
     peak: Peak | None = None
@@ -91,7 +91,7 @@ AskMore = Callable[[Side], None]  # asks a side for more before its processes en
 class Bench:
     """What a measurement needs to start and time trainings, so that a test can replace it."""
 
-    start_training: Callable[[Stage, bool], tuple[Conversation, TrainingReport]]
+    start_training: Callable[[Stage, bool], StartedTraining]
     """Starts the processes of a stage, and returns once they are warm; True if its losses are known."""
     renew: Callable[[Sequence[Stage]], None] = lambda stages: None
     """Makes the next processes of these stages as independent of the earlier ones as possible."""

@@ -1,8 +1,8 @@
 """Slices: a few steps of one side while all others are suspended; one of each side makes a round."""
 
+import contextlib
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from perfkit.errors import Cancelled, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import StopRule
@@ -37,7 +37,7 @@ class Slices:
         before = cores.cpu_times(side.child.tree.cpu_s())
         try:
             size = self._rule.slice
-            steps = side.child.ask("slice", samples=size.samples, seconds=size.seconds)
+            steps = side.child.slice(size.samples, size.seconds)
         except PerfkitError as problem:
             self._measured.lose(side, problem)
             return
@@ -60,32 +60,29 @@ class Slices:
         sides = [side for side in sides if not side.was_asked]
         for side in sides:
             side.was_asked = True
-            side.peak = _answer(side, "peak")
+            if side.child:
+                with _asked(side, "its peak memory"):
+                    side.peak = side.child.peak()
         for _ in range(min(self._rule.cached, len(self._measured.latest.rounds))):
             for side in self._bench.shuffled(sides):
-                steps = _answer(side, "cached_batch", samples=size.samples, seconds=size.seconds)
-                if steps:
-                    side.on_cached_batch.append(steps)
+                if side.child:
+                    with _asked(side, "its rate on a cached batch"):
+                        side.on_cached_batch.append(side.child.cached_batch(size.samples, size.seconds))
 
 
-_LACKS = {"peak": "its peak memory", "cached_batch": "its rate on a cached batch"}
-
-
-def _answer(side: Side, question: str, **arguments: float) -> Any:
-    """The answer of a side; None if it has ended, or fails and ends now, which becomes a remark."""
-    if side.child is None:
-        return None
+@contextlib.contextmanager
+def _asked(side: Side, what: str) -> Iterator[None]:
+    """Suspends a side once it has answered. If it fails, it ends, and a remark says what is not known."""
     try:
-        answer = side.child.ask(question, **arguments)
+        yield
     except Cancelled:
         raise
     except PerfkitError as problem:
         side.on_cached_batch.clear()
-        side.remarks.append(f"{_LACKS[question]} is not known: {problem}")
+        side.remarks.append(f"{what} is not known: {problem}")
         if isinstance(problem, TrainingEnded):  # it still answers what is asked at the end
             raise
         side.stop()
         side.ended_by = problem
-        return None
-    side.child.suspend()
-    return answer
+    if side.child:
+        side.child.suspend()

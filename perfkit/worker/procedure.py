@@ -11,8 +11,9 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -26,8 +27,6 @@ Procedure = Generator[None, Any, Any]  # receives steps, returns an answer
 WINDOW = 4  # warm-up steps that are compared with as many before them
 MAX_WARMUP_STEPS = 200
 STEADY = 0.05  # the time is steady if the medians of two windows differ by at most this share
-UNTIMED_FIRST = 3  # steps on a cached batch that do not count: some batches may have been fetched ahead
-MANY_MARKED = 8  # steps with other work in them: so many count from then on, if they are half of all steps
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class MeasuredStep:
     waited: float  # seconds of it spent waiting for the loader
     samples: int
     loss: Any = None  # a tensor on the device
-    marks: frozenset[str] = frozenset()  # other work in it, such as an evaluation
 
 
 @dataclass
@@ -50,28 +48,21 @@ class TakenStep:
 
 
 class TakenSteps:
-    """Consecutive steps in their order. Those with other work in them may be left out, with their time."""
+    """Consecutive steps in their order, with their times."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float], early: Sequence[Any]) -> None:
         self._timeline = Timeline(device, clock)
         self._has_device_times = device.type != "cpu"
         self._early = [TakenStep(step, step.seconds) for step in early]  # they have the host's times only
         self._later: list[TakenStep] = []
-        self.counted = [*self._early]  # the early ones, and the later ones that are not left out
-        self.marks = set[str]()  # the other work in those that are left out
+        self.counted = [*self._early]  # and the later ones; a script may leave out some
 
-    def add(self, step: Any, counts: bool) -> None:
+    def add(self, step: Any) -> None:
         """Adds a step that has just ended."""
         self._timeline.mark()
         taken = TakenStep(step, step.seconds)
         self._later.append(taken)
-        if counts:
-            self.counted.append(taken)
-        else:
-            self.marks |= step.marks
-
-    def count_all(self) -> None:
-        self.counted = [*self._early, *self._later]
+        self.counted.append(taken)
 
     def read_times(self) -> None:
         """Waits until the device has reached the end of the last step, and gives the steps their times."""
@@ -110,6 +101,20 @@ def drive(procedure: Procedure, step: Callable[[], Any]) -> Any:
         ended_step = step()
 
 
+class Subject(Protocol):
+    """What is measured: a `Training`, or a script."""
+
+    loader: Any
+    iterator: Any  # the loader's, which holds the worker processes
+    samples_per_step: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def phases(self) -> AbstractContextManager[None]:
+        """Gives the parts of a step names for the profiler."""
+
+
 class Procedures:
     """The questions that every training answers, whether it is perfkit's own or a script.
 
@@ -117,13 +122,8 @@ class Procedures:
     is how additions ask. `report` is called with each phase that begins; the clock gives seconds.
     """
 
-    subject: Any
-    """A `Training` or a script, set before anything is measured.
-
-    It has a `device`, a `loader`, the loader's `iterator`, which holds the worker processes, and
-    `samples_per_step`. Inside `on_cached_batch`, it trains on one batch that is on the
-    device; inside `phases`, the parts of a step have names for the profiler. `note` stores a remark.
-    """
+    kind_of_steps = TakenSteps
+    subject: Subject  # set before anything is measured
     under_way: TakenSteps
     """The steps of the last `take`. If the training ends during it, they are all that is known of it."""
     first_graphs = 0  # graphs that torch.compile made before later ones count as recompilations
@@ -132,8 +132,6 @@ class Procedures:
         self.report = report
         self._clock = clock
         self._step_s = math.inf  # the duration of a step at the end of the warm-up
-        self._counts_marked = False  # whether steps with other work in them count
-        self._unmarked_steps = self._marked_steps = 0
 
     def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:
         if ":" in question:
@@ -150,11 +148,11 @@ class Procedures:
     ) -> Taking:
         """Takes `count` steps, including the `early` ones, and more until `enough()` or `most` steps."""
         self.report(phase)
-        taken = TakenSteps(self.subject.device, self._clock, early)
+        taken = self.kind_of_steps(self.subject.device, self._clock, early)
         self.under_way = taken
         while len(taken.counted) < count or (len(taken.counted) < most and not enough()):
             step = yield
-            self._add(step)
+            self.add(step)
         taken.read_times()
         self.require_training(taken.steps)
         return taken
@@ -162,23 +160,9 @@ class Procedures:
     def require_training(self, steps: Sequence[Any]) -> None:
         """Raises an error if steps do not train."""
 
-    def _add(self, step: Any) -> None:
-        counts = self._counts_marked or not step.marks
-        self.under_way.add(step, counts)
-        if counts:
-            self._unmarked_steps += 1
-            return
-        self._marked_steps += 1
-        if self._marked_steps >= max(MANY_MARKED, self._unmarked_steps):
-            self.count_marked()
-
-    def count_marked(self) -> None:
-        """Steps with other work in them count from now on, and those of the last `take`."""
-        self._counts_marked = True
-        marks = " and ".join(sorted(self.under_way.marks))
-        which = "every second step" if self._unmarked_steps else "every step"
-        self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
-        self.under_way.count_all()
+    def add(self, step: Any) -> None:
+        """Adds a step to those under way."""
+        self.under_way.add(step)
 
     def warm_up(self, budget_s: float) -> Taking:
         """Takes steps until their time is steady, or the budget is spent; then resets the memory peak."""
@@ -214,12 +198,6 @@ class Procedures:
         steps = max(1, needed, math.ceil(seconds / self._step_s))
         workers = max(1, self._workers)
         return int(math.ceil(steps / workers) * workers)
-
-    def cached_batch(self, samples: int, seconds: float = 0.0) -> Procedure:
-        """A slice on one batch that is already on the device, without the loader."""
-        with self.subject.on_cached_batch():
-            yield from self.take(UNTIMED_FIRST, "cached batch")
-            return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).timed()
 
     def peak(self) -> Peak:
         """Peak memory since the warm-up, and recompilations since the first steps."""

@@ -18,6 +18,8 @@ from perfkit.worker.messages import Description, TrainingReport
 from perfkit.worker.procedure import MeasuredStep, Procedure, Procedures, drive
 from perfkit.worker.training import Training, loss_values
 
+UNTIMED_FIRST = 3  # steps on a cached batch that do not count: some batches may have been fetched ahead
+
 
 def serve(connection: Connection) -> None:
     """Answers questions until the parent closes the connection."""
@@ -90,6 +92,12 @@ class WorkerSession(Procedures):
             samples_per_step=training.samples_per_step,
             compile_counters=checks.compile_counters(),
         )
+
+    def cached_batch(self, samples: int, seconds: float) -> Procedure:
+        """A slice on one batch that is already on the device, without the loader."""
+        with self.subject.on_cached_batch():
+            yield from self.take(UNTIMED_FIRST, "cached batch")
+            return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).timed()
 
     def require_training(self, steps: Sequence[MeasuredStep]) -> None:
         for value in loss_values(steps):

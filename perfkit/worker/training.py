@@ -67,7 +67,7 @@ def _named(name: str, on_phase: OnPhase) -> Iterator[None]:
 class Training:
     """A training that has been started: it has taken its first step, which builds everything.
 
-    It is the subject of `Procedures`, and shows its switches in an `observed_step`. `batches`, if given,
+    It is a `procedure.Subject`, and shows its switches in an `observed_step`. `batches`, if given,
     replace the loader's.
     """
 

@@ -144,9 +144,9 @@ def test_a_launcher_of_one_rank_is_compared_though_its_script_makes_no_group(wri
     write("", train=ALONE)
     command = ["torchrun", "--nproc-per-node", "1", "train.py"]
     with ComparedRanks(launch_of(command, {"omp_threads": 1}), observers=[WITNESS]).start() as side:
-        told = side.ask("train", loss_steps=2, warmup_s=0.1)
+        told = side.train(loss_steps=2, warmup_s=0.1)
         assert [(proof.name, proof.ok) for proof in told.mechanisms] == [("omp_threads", True)]
-        assert side.ask("slice", samples=16, seconds=0.0).samples_per_s > 0
+        assert side.slice(samples=16, seconds=0.0).samples_per_s > 0
         seen = side.ask(BEHAVIOUR)
     assert set(seen.trained) == {8} and len(told.losses) >= 2
 
@@ -178,11 +178,11 @@ def test_a_loader_does_not_give_up_while_its_rank_is_suspended(write):
     """Rank 0 has ended its step when a side is suspended; the other ranks may be waiting for a batch."""
     write(train=LOADS_SLOWLY)
     with ComparedRanks(launch_of(["python", "train.py"])).start() as side:
-        told = side.ask("train", loss_steps=2, warmup_s=0.1)
+        told = side.train(loss_steps=2, warmup_s=0.1)
         side.suspend()
         time.sleep(2.0)
         side.resume()
-        assert side.ask("slice", samples=8, seconds=0.0).samples_per_s > 0
+        assert side.slice(samples=8, seconds=0.0).samples_per_s > 0
     assert "DataLoader(timeout=1) is ignored: ranks are suspended, too" in told.facts.values()
 
 
@@ -190,11 +190,11 @@ def test_an_exchange_does_not_give_up_while_its_ranks_are_suspended(write):
     """Rank 0 has ended its step when a side is suspended; the others wait for it in the next exchange."""
     write(GIVES_UP, train=MEETS)
     with ComparedRanks(launch_of(["python", "train.py"])).start() as side:
-        told = side.ask("train", loss_steps=2, warmup_s=0.1)
+        told = side.train(loss_steps=2, warmup_s=0.1)
         side.suspend()
         time.sleep(4.0)
         side.resume()
-        assert side.ask("slice", samples=64, seconds=0.0).samples_per_s > 0
+        assert side.slice(samples=64, seconds=0.0).samples_per_s > 0
     assert "init_process_group(timeout=0:00:02) is ignored: ranks are suspended, too" in told.facts.values()
 
 
@@ -206,5 +206,5 @@ def test_a_single_rank_that_makes_no_group_is_compared_as_one(write, monkeypatch
     write("", train=ALONE)
     scripts.fork(monkeypatch)
     with ComparedRanks(launch_of(["python", "train.py"])).start() as side:
-        side.ask("train", loss_steps=2, warmup_s=0.1)
-        assert side.ask("slice", samples=8, seconds=0.0).samples_per_s > 0
+        side.train(loss_steps=2, warmup_s=0.1)
+        assert side.slice(samples=8, seconds=0.0).samples_per_s > 0

@@ -34,7 +34,7 @@ from perfkit.process import Question
 from perfkit.process.child import POLL_S
 from perfkit.process.locks import check_cancelled
 from perfkit.results.schema import Mechanism
-from perfkit.worker.messages import TrainingReport
+from perfkit.worker.messages import TimedSteps, TrainingReport
 
 RESULTS = "perfkit.additions.ranks.questions:results"  # a question to each rank
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
@@ -129,17 +129,18 @@ class ComparedRanks(StartedRanks):
         return super()._begin(settings)
 
     def ask(self, question: str, **arguments: Any) -> Any:
-        """The answer of rank 0, completed by the answers of the others."""
+        """The answer of rank 0; of behaviour, the answers of all ranks."""
         self._await_ranks()
         answer = super().ask(question, **arguments)
-        if question == "train":
-            return self._trained(answer)
-        if question == "slice":
-            return structs.replace(answer, samples=round(answer.samples * self._times_as_many))
         return merge_behaviours([answer, *self._ask_others(BEHAVIOUR)]) if question == BEHAVIOUR else answer
 
-    def _trained(self, first: TrainingReport) -> TrainingReport:
-        results: list[tuple[Any, ...]] = [super().ask(RESULTS), *self._ask_others(RESULTS)]
+    def slice(self, samples: int, seconds: float) -> TimedSteps:
+        timed = super().slice(samples, seconds)
+        return structs.replace(timed, samples=round(timed.samples * self._times_as_many))
+
+    def train(self, **how: Any) -> TrainingReport:
+        first = super().train(**how)
+        results: list[tuple[Any, ...]] = [self.ask(RESULTS), *self._ask_others(RESULTS)]
         samples, losses, proofs = zip(*results, strict=True)
         self._times_as_many = sum(samples) / max(1, first.samples_per_step)
         means = [fmean(values) for values in zip(*losses, strict=False)][: len(first.losses)]

@@ -24,6 +24,7 @@ from perfkit.additions.guard.outputs import Outputs, Write
 from perfkit.additions.scripts import hooks, messages
 from perfkit.additions.scripts.evidence import Inquiry
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
+from perfkit.additions.scripts.marks import MarkedProcedures
 from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
@@ -37,7 +38,7 @@ from perfkit.recipe import Recipe, allowed, switches
 from perfkit.show import units
 from perfkit.worker import checks
 from perfkit.worker.messages import TrainingReport
-from perfkit.worker.procedure import WINDOW, Procedure, Procedures
+from perfkit.worker.procedure import WINDOW, Procedure
 
 LIMIT = messages.limits("questions")
 
@@ -47,7 +48,7 @@ class Ended(Exception):
 
 
 @dataclass(eq=False)
-class Questions(Procedures):
+class Questions(MarkedProcedures):
     """The questions that a script answers, from what its callbacks have recorded."""
 
     subject: Script

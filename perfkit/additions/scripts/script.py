@@ -322,7 +322,7 @@ class Parts:
 
 
 class Script(Callback):
-    """What is known of the script: a subject of `Procedures`, and those whom events are told to."""
+    """What is known of the script: a `procedure.Subject`, and those whom events are told to."""
 
     phases = staticmethod(contextlib.nullcontext[None])  # the parts of a step have no names in a profile
     model = property(attrgetter("models.model"))

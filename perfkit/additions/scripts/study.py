@@ -19,13 +19,13 @@ from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Slice, Stage, StopRule
-from perfkit.process.child import Conversation
 from perfkit.process.locks import device_lock
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import Comparison, Run, RunStore, Spread, parity
 from perfkit.rules import Target
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
+from perfkit.studies.conversation import StartedTraining
 from perfkit.studies.here import RoundSession, target_of
 from perfkit.studies.planning import plan
 from perfkit.studies.sides import AskMore
@@ -77,8 +77,8 @@ class Pacer:
         child.before_slice = functools.partial(self.slice_of, child)
         child.after_slice = pace.note
 
-    def slice_of(self, child: WatchedScript, samples: int, seconds: float) -> dict[str, float]:
-        """The next slice, from the place where others began if that is near: steps may slow in an epoch."""
+    def slice_of(self, child: WatchedScript, samples: int, seconds: float) -> int:
+        """The samples of a slice from where others began, if that is near: steps may slow in an epoch."""
         pace = self._paces[child]
         paces = self._alive().values()
         place = child.ask("reach", samples=0)
@@ -87,11 +87,11 @@ class Pacer:
             place = child.ask("reach", samples=place + behind)
         pace.began_at = place
         if not seconds:
-            return {"samples": samples, "seconds": 0.0}
+            return samples
         sizes = [side.size for side in paces if side is not pace and side.began_at == place]
         sample_s = sum(side.step_s / side.samples for side in paces)
         pace.size = max(sizes, default=0) or max(1, round(len(paces) * seconds / sample_s))
-        return {"samples": pace.size, "seconds": 0.0}
+        return pace.size
 
     def _alive(self) -> dict[WatchedScript, Pace]:
         return {child: pace for child, pace in self._paces.items() if not child.line.closed}
@@ -150,7 +150,7 @@ class ScriptSession(RoundSession):
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
         return OF_SCRIPTS
 
-    def start_training(self, stage: Stage, has_losses: bool = False) -> tuple[Conversation, TrainingReport]:
+    def start_training(self, stage: Stage, has_losses: bool = False) -> StartedTraining:
         source = self.source
         rule = source.plan.rule
         launch: Launch = stage.program or source.starter.launch

@@ -27,11 +27,13 @@ from perfkit.additions.scripts import entry
 from perfkit.additions.scripts.messages import TEXTS, ScriptFacts, failed
 from perfkit.additions.shared.settings import Settings
 from perfkit.errors import InvalidValue, RunFailed, one_of
-from perfkit.process.child import Conversation, OnProgress, last_lines, share_headers
+from perfkit.process.child import OnProgress, last_lines, share_headers
 from perfkit.process.failures import explain_exit, is_users
 from perfkit.process.tree import GRACE_S, Tree
 from perfkit.recipe import Recipe, Value
 from perfkit.show import units
+from perfkit.studies.conversation import TrainingConversation
+from perfkit.worker.messages import TimedSteps
 
 _TABLES = lookup.toml(__package__, "watched")
 _LISTED = 12  # scripts that are named where one is not found: a folder may have thousands
@@ -114,7 +116,7 @@ class TrainsElsewhere(RunFailed):
 
 
 @dataclass(eq=False, repr=False)
-class WatchedScript(Conversation):
+class WatchedScript(TrainingConversation):
     """A script that is watched, in its own process group, with the processes that it starts.
 
     It works in a mirror of its folder, so its files are thrown away; experiment trackers are off.
@@ -139,8 +141,8 @@ class WatchedScript(Conversation):
         self._mirror = os.path.realpath(self.folder / "files")
         self.variables = Recipe().replace(**self.toggles).environment()  # of its environment
         self.is_training = False  # whether it has answered a question, so it has taken steps
-        self.before_slice: Callable[..., dict[str, Any]] | None = None  # returns a slice's arguments
-        self.after_slice: Callable[[Any], None] | None = None
+        self.before_slice: Callable[[int, float], int] | None = None  # returns the samples of a slice
+        self.after_slice: Callable[[TimedSteps], None] | None = None
         self._cpu_s: dict[int, float] = {}
         self._look_again_at = time.monotonic()
 
@@ -174,13 +176,18 @@ class WatchedScript(Conversation):
             return self._spawn(replace(settings, line=far_end.fileno()))
 
     def ask(self, question: str, **arguments: Any) -> Any:
-        if question == "slice" and self.before_slice:
-            arguments = self.before_slice(**arguments)
         answer = super().ask(question, **arguments)
-        if question == "slice" and self.after_slice:
-            self.after_slice(answer)
         self.is_training = True
         return answer
+
+    def slice(self, samples: int, seconds: float) -> TimedSteps:
+        if self.before_slice:
+            samples = self.before_slice(samples, seconds)
+            seconds = 0.0
+        timed = super().slice(samples, seconds)
+        if self.after_slice:
+            self.after_slice(timed)
+        return timed
 
     def _spawn(self, settings: Settings) -> subprocess.Popen[bytes]:
         arguments, folder = self._mirrored()

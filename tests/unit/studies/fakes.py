@@ -1,6 +1,5 @@
 """A measuring machine without processes: children that answer at once, from a table of rates."""
 
-import contextlib
 import inspect
 from functools import partial
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from perfkit import export
 from perfkit.errors import Cancelled, OutOfMemory
 from perfkit.recipe import Recipe
 from perfkit.studies import here, record, sides, slices
+from perfkit.studies.conversation import TrainingConversation
 from perfkit.worker import messages
 
 WARMUP = messages.TimedSteps(24, 3.0, [2.0, 0.5, 0.5], [0.5, 0.1, 0.1])
@@ -74,7 +74,7 @@ class FakeMachine:
         return [child.number for child in self.children if not child.stopped]
 
 
-class FakeChild(contextlib.AbstractContextManager):
+class FakeChild(TrainingConversation):
     def __init__(self, machine, number, on_progress, cancelled):
         self.machine, self.number = machine, number
         self.stopped, self.suspended = False, False
@@ -82,9 +82,6 @@ class FakeChild(contextlib.AbstractContextManager):
         self.on_progress, self.cancelled = on_progress, cancelled
         self.timeout_s = None
         self.tree = SimpleNamespace(cpu_s=lambda: 0.0, resident_bytes=lambda: 1 << 20)
-
-    def __exit__(self, *_):
-        self.stop()
 
     def ask(self, question, **arguments):
         assert not self.stopped, f"{question} was asked of a child that has ended"
@@ -169,7 +166,7 @@ def scripted(*arguments, **more):
 
 def install(monkeypatch, machine):
     """Every child of this machine is the fake machine's."""
-    monkeypatch.setattr(here, "Child", machine.start)
+    monkeypatch.setattr(here, "TrainingChild", machine.start)
     monkeypatch.setattr(
         here.zygote, "prepare", lambda variables, generation: machine.prepared.append(variables)
     )

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import signal
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -11,24 +12,35 @@ import torch
 from perfkit.worker import procedure, timeline
 from perfkit.worker.messages import TimedSteps
 from perfkit.worker.procedure import MeasuredStep, Procedures, drive
+from perfkit.worker.session import WorkerSession
 
 NOTHING = frozenset()
+
+
+@dataclass(frozen=True)
+class MarkedStep(MeasuredStep):
+    """A step, and the other work in it."""
+
+    marks: frozenset[str] = NOTHING
 
 
 class Subject:
     """A training whose steps take known times."""
 
+    loss = torch.tensor(1.0)
     taken = 0
     samples_per_step = 4
     device, iterator = torch.device("cpu"), None
     now, is_held = 0.0, False
 
-    def __init__(self, wait=(0.0,), compute=(1.0,), marks=(NOTHING,), workers=0, ahead=0, **settings):
+    def __init__(
+        self, wait=(0.0,), compute=(1.0,), marks=(NOTHING,), workers=0, ahead=0, kind=Procedures, **settings
+    ):
         self.wait, self.compute, self.marks = map(itertools.cycle, (wait, compute, marks))
         self.loader = SimpleNamespace(num_workers=workers, prefetch_factor=ahead)
         self.__dict__ |= settings
         self.notes, self.reports = [], []
-        self.procedure = Procedures(self.reports.append, lambda: self.now)
+        self.procedure = kind(self.reports.append, lambda: self.now)
         self.procedure.subject = self
 
     def step(self):
@@ -36,7 +48,7 @@ class Subject:
         seconds = waited + next(self.compute)
         self.now += seconds
         self.taken += 1
-        return MeasuredStep(seconds, waited, 4, marks=next(self.marks))
+        return MarkedStep(seconds, waited, 4, self.loss, next(self.marks))
 
     @contextlib.contextmanager
     def on_cached_batch(self):
@@ -75,7 +87,9 @@ def test_a_slice_has_the_fewest_whole_steps_and_batches_of_every_worker():
 
 def test_a_cached_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for():
     subject = Subject(wait=[0.25])
-    cached = subject.run(subject.procedure.cached_batch(16))
+    session = WorkerSession(SimpleNamespace(send=subject.reports.append))
+    session.subject, session._clock = subject, lambda: subject.now
+    cached = subject.run(session.cached_batch(16, 0.0))
     assert (cached.step_s, cached.data_wait_s, subject.taken) == ([1.0] * 4, [0.0] * 4, 4 + 3)
 
 
@@ -136,9 +150,9 @@ class AheadOfItsDevice:
             return 1e3 * (end.at - self.at)
 
 
-def on_device(monkeypatch, device_s, marks=(NOTHING,)):
+def on_device(monkeypatch, device_s, **more):
     """A subject whose steps are launched in 1 ms; a marked one waits for the device."""
-    subject = Subject(marks=marks)
+    subject = Subject(**more)
     device, each = AheadOfItsDevice(monkeypatch, subject), itertools.cycle(device_s)
 
     def step():
@@ -148,31 +162,10 @@ def on_device(monkeypatch, device_s, marks=(NOTHING,)):
         if marked:
             device.wait()
             subject.now += 0.5  # an evaluation on the host
-        return MeasuredStep(subject.now - start, 0.0, 4, marks=marked)
+        return MarkedStep(subject.now - start, 0.0, 4, marks=marked)
 
     subject.step = step
     return subject
-
-
-def test_what_a_marked_step_waits_for_is_not_taken_from_the_plain_ones(monkeypatch):
-    """The host seconds of a marked step hold the backlog of the plain steps before it: they were too fast."""
-    subject = on_device(monkeypatch, [1.0], marks=[NOTHING, NOTHING, NOTHING, {"evaluation"}])
-    block = subject.slice(samples=4 * 6)
-    assert block.seconds == pytest.approx(6.0, rel=1e-3)
-    assert block.device_step_s == pytest.approx([1.0] * 6, rel=1e-2), (
-        "a time for each plain step, and for no other"
-    )
-    assert len(block.step_s) == 6
-
-
-def test_steps_that_come_to_count_keep_their_place_so_all_times_of_a_step_are_at_one_index(monkeypatch):
-    """They came last in the host's times, while the device's stayed in the order of time."""
-    subject = on_device(monkeypatch, [1.0, 3.0], marks=[NOTHING, {"new epoch"}])
-    block = subject.slice(samples=4 * 10)
-    assert subject.notes == ["every second step has new epoch in it, so that is part of a step here"]
-    is_marked = [False, True] * 8
-    assert [step_s > 0.5 for step_s in block.step_s] == is_marked
-    assert [step_s > 2.0 for step_s in block.device_step_s] == is_marked
 
 
 def test_warm_up_and_the_size_of_a_slice_go_by_the_device_s_clock(monkeypatch):
@@ -206,15 +199,3 @@ def test_what_follows_the_last_step_of_a_training_that_ends_is_not_of_that_step(
 def test_warm_up_ends_when_two_windows_agree_or_its_budget_is_spent(times, budget, steps):
     subject = Subject(compute=times)
     assert len(subject.run(subject.procedure.warm_up(budget)).steps) == steps
-
-
-def test_steps_with_something_else_in_them_do_not_count_unless_half_of_the_steps_have_it():
-    subject = Subject(marks=[{"evaluation"}, NOTHING, NOTHING])
-    taken = subject.slice(samples=16)
-    assert (len(taken.step_s), sum(taken.step_s), subject.taken) == (4, 4.0, 6)
-    always = Subject(marks=[{"checkpoint"}])
-    assert len(always.slice(samples=4).step_s) == 8
-    assert always.notes == ["every step has checkpoint in it, so that is part of a step here"]
-    half = Subject(marks=[{"new epoch"}, NOTHING])
-    assert [len(half.slice(samples=16).step_s) for _ in range(3)] == [4, 7, 4]
-    assert half.notes == ["every second step has new epoch in it, so that is part of a step here"]

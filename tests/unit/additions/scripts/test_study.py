@@ -95,22 +95,21 @@ def paced(**paces):
 
 def test_both_sides_take_equal_steps_of_an_epoch():
     pacer, slow, fast = paced(slow=Pace(32, 0.09, 320), fast=Pace(32, 0.01, 960))
-    size = {"samples": 192, "seconds": 0.0}
-    assert pacer.slice_of(slow, 1, 0.3) == size, "together as long as two slices of 0.3 s"
+    assert pacer.slice_of(slow, 1, 0.3) == 192, "together as long as two slices of 0.3 s"
     assert slow.place == 960, "it has gone on to where the other one begins"
     slow.place += 192
-    assert pacer.slice_of(fast, 1, 0.3) == size and fast.place == 960
+    assert pacer.slice_of(fast, 1, 0.3) == 192 and fast.place == 960
     fast.place += 192
     pacer._paces[slow].note(TimedSteps(32, 0.03, [0.03], [0.0]))
-    assert pacer.slice_of(fast, 1, 0.3)["samples"] == 480, "it is as fast as its newest slice was"
+    assert pacer.slice_of(fast, 1, 0.3) == 480, "it is as fast as its newest slice was"
     assert fast.place == 1152, "it begins the next round"
-    assert pacer.slice_of(slow, 1, 0.3)["samples"] == 480, "a round has slices of one size"
+    assert pacer.slice_of(slow, 1, 0.3) == 480, "a round has slices of one size"
 
 
 def test_a_side_that_has_failed_is_given_no_part_of_a_round():
     pacer, slow, fast = paced(slow=Pace(32, 0.09, 960), fast=Pace(32, 0.01, 320))
     slow.line.closed = True
-    assert pacer.slice_of(fast, 1, 0.3)["samples"] == 960, "a slice of 0.3 s of its own"
+    assert pacer.slice_of(fast, 1, 0.3) == 960, "a slice of 0.3 s of its own"
     assert fast.place == 320
 
 
@@ -129,7 +128,7 @@ def test_a_script_that_has_ended_is_forgotten_when_another_one_comes():
     new = Child(0)
     pacer.add(new, SimpleNamespace(warmup=TimedSteps(64, 1.0, [0.25] * 2, [0.0] * 2), samples_per_step=32))
     assert [*pacer._paces] == [new]
-    assert new.before_slice(1, 0.5)["samples"] == 64 and new.place == 0
+    assert new.before_slice(1, 0.5) == 64 and new.place == 0
 
 
 def test_a_side_that_is_far_behind_stays_there():
