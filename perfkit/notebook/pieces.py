@@ -1,6 +1,5 @@
 """Pieces that panels are made of. A click may arrive in any thread: all of them set widget traits only."""
 
-import base64
 import html
 import traceback
 from collections.abc import Callable, Sequence
@@ -32,12 +31,6 @@ def text(style: str, value: str = "") -> widgets.HTML:
 def heading(words: str) -> widgets.HTML:
     """What a panel is about, at its top."""
     return text("pk-question", f"<h3>{html.escape(words)}</h3>")
-
-
-def download(content: str, name: str) -> str:
-    """A link that saves a text as a file, with no server and no network."""
-    data = base64.b64encode(content.encode()).decode()
-    return f'<a class="pk-download" download="{name}" href="data:;base64,{data}">Save {name}</a>'
 
 
 def preformatted(content: str) -> str:

@@ -8,10 +8,11 @@ from perfkit import registry
 from perfkit.additions.scripts import messages, study
 from perfkit.additions.scripts.watched import own_or_shipped
 from perfkit.additions.scripts.watching import BUDGET_S, watch_script
+from perfkit.additions.shared.download import download
 from perfkit.errors import InvalidValue
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import Panel
-from perfkit.notebook.pieces import download, heading, text
+from perfkit.notebook.pieces import heading, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results.comparison import Comparison
 from perfkit.rules import why_not

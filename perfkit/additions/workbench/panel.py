@@ -9,10 +9,11 @@ import anywidget
 import traitlets
 
 from perfkit import lookup, registry
+from perfkit.additions.shared.download import download
 from perfkit.additions.shared.looking import LOOK
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import PlanPanel
-from perfkit.notebook.pieces import download, preformatted, row, text
+from perfkit.notebook.pieces import preformatted, row, text
 from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results import Run, recordings
 from perfkit.rules import why_not
