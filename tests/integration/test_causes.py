@@ -162,6 +162,16 @@ CASES = {
         "while True:\n    step(torch.randn(4, 8))\n",
         "gradients_without_optimizer",
     ),
+    "weights with a learning rate of 0": (
+        "body = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())\n"
+        "model = nn.Sequential(body, nn.Linear(256, 2))\n"
+        "groups = [{'params': body.parameters(), 'lr': 0.01}, {'params': model[1].parameters()}]\n"
+        "optimizer = torch.optim.AdamW(groups, 0.01)\n"
+        "rates = [lambda epoch: 0.0 if epoch < 9 else 1.0, lambda epoch: 1.0]\n"
+        "schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rates)\n"
+        "while True:\n    step(torch.randn(64, 8))\n",
+        "zero_learning_rate",
+    ),
     "frozen weights that shrink": (
         "optimizer = torch.optim.AdamW(model.parameters(), 0.01)\n"
         "zero = optimizer.zero_grad\noptimizer.zero_grad = lambda: zero(set_to_none=False)\n"
@@ -492,6 +502,17 @@ def test_a_fine_tuned_head_over_a_frozen_backbone_is_healthy(folder):
         "optimizer = torch.optim.AdamW(model.parameters(), 0.01)\nwhile True:\n    step(torch.randn(4, 8))\n"
     )
     assert seen.findings == []
+
+
+def test_weights_whose_learning_rate_is_0_at_first_are_healthy(folder):
+    """As in a warm-up, or where parts are trained in turn."""
+    seen = watched(
+        "groups = [{'params': model[0].parameters()}, {'params': model[2].parameters(), 'lr': 0.01}]\n"
+        "optimizer = torch.optim.SGD(groups, 0.0)\n"
+        "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n"
+        "    optimizer.param_groups[0]['lr'] = 0.01 * (number % 4 == 0)\n"
+    )
+    assert seen.findings == [] and seen.evidence.zero_rate is None
 
 
 def test_a_discriminator_that_is_frozen_for_a_part_of_each_step_is_healthy(folder):

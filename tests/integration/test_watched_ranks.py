@@ -309,6 +309,28 @@ def test_an_evaluation_in_steps_that_are_only_timed_is_named(folder):
     assert said.startswith(f"{line('time.sleep(2)')}: rank 0 is late in 6 of 397 steps, by 2"), said
 
 
+FROZEN_BY_ITS_RATE = """
+body, head = nn.Linear(512, 512), nn.Linear(512, 2)
+model = DistributedDataParallel(nn.Sequential(body, nn.ReLU(), head))
+groups = [{"params": body.parameters(), "lr": 0.0}, {"params": head.parameters()}]
+optimizer = torch.optim.SGD(groups, 0.01)
+for step in range(120):
+    optimizer.zero_grad()
+    model(torch.randn(256, 512, generator=rows)).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_weights_that_only_their_learning_rate_freezes_are_named_with_the_line_of_the_wrapper(folder):
+    line = written(folder, FORKED + FROZEN_BY_ITS_RATE)
+    found = {finding.cause: finding for finding in forked().findings}
+    told = found["zero_learning_rate"]
+    assert told.where.startswith(line("optimizer = ")) and f"({line('model = ')})" in told.change
+    assert "262,656 weights (>99% of those that have gradients)" in told.evidence
+    assert "exposed_exchange" not in found, "there would be hardly anything to send"
+
+
 # ---------------------------------------------------------------- other ways to start ranks
 
 

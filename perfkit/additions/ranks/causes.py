@@ -237,13 +237,36 @@ def _exposed_exchange(symptoms: RankSymptoms) -> Found:
         finding = _CAUSES.found("exchange_in_each_pass", where, avoidable, count=count, ddp=ddp, lost=share)
         hidden_too = symptoms.first.device == "cpu"  # hidden exchanges take cores from the passes
         yield structs.replace(finding, limit="at least about") if hidden_too else finding
-    elif share >= LIMIT.least and not late_rank_explains:
+    elif share * _moving_part(symptoms) >= LIMIT.least and not late_rank_explains:
         hidden = fmean(mean.hidden for mean in lateness.spent) / lateness.step_s
         rows = symptoms.first.embeddings
         are_few = rows and rows.of_weights > LIMIT.mostly and rows.touched < LIMIT.few_rows * rows.count
         cause = "exposed_in_embeddings" if are_few else _cause_in_buckets(ddp)
         place = basename(ddp.where) if cause in LIMIT.of_the_wrapper else where
         yield _CAUSES.found(cause, place, share, ddp=ddp, hidden=hidden, rows=rows)
+
+
+def _moving_part(symptoms: RankSymptoms) -> float:
+    """The part of the gradients that change weights, as their learning rate is not always 0."""
+    rate = symptoms.first.zero_rate
+    return 1 - rate.of_weights if rate else 1.0
+
+
+def _zero_rates(symptoms: RankSymptoms) -> Found:
+    """Weights that are frozen by their learning rate alone; their part of the passes is not measured."""
+    state, lateness = symptoms.first, symptoms.lateness
+    rate, ddps = state.zero_rate, state.ddps
+    if not (rate and lateness and ddps):
+        return
+    mean = dict(zip(PARTS, lateness.spent[0].parts, strict=False))  # without the exchange
+    taken = (mean["backward"] + mean["optimizer"]) / lateness.step_s + lateness.exposed_share
+    weight = rate.of_weights * taken
+    if weight >= LIMIT.least:
+        place = _with_caller(state.optimizer[0], state.optimizer[-1]) if state.optimizer else ""
+        where = place or basename(next(iter(state.backward), ""))
+        made = basename(ddps[0].where)
+        finding = _CAUSES.found("zero_learning_rate", where, rate=rate, ddp=ddps[0], made=made, taken=taken)
+        yield structs.replace(finding, urgency=weight)
 
 
 def _cause_in_buckets(ddp: Ddp) -> str:
@@ -352,7 +375,8 @@ def _busy_process(symptoms: RankSymptoms) -> Found:
 
 CAUSES: tuple[Callable[[RankSymptoms], Found], ...] = (
     _unequal_weights, _uneven_batches, _shared_rows, _same_order, _unequal_batches, _late_rank,
-    _unlike_lengths, _repeated_work, _exposed_exchange, _collectives, _models, _busy_process, _cores,
+    _unlike_lengths, _repeated_work, _zero_rates, _exposed_exchange, _collectives, _models, _busy_process,
+    _cores,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from perfkit import lookup
-from perfkit.additions.scripts.messages import Rows
+from perfkit.additions.scripts.messages import Rows, ZeroRate
 from perfkit.results.schema import Mechanism
 
 LIMIT: Any = SimpleNamespace(**lookup.toml(__package__, "limits"))
@@ -106,6 +106,8 @@ class State(msgspec.Struct, kw_only=True, tag=True):
     rows: dict[int, list[int]] = {}  # checksums of input rows, by step
     weights: dict[int, int] = {}  # checksums of all parameters, as the first pass after a step has them
     embeddings: Rows | None = None  # whose gradients were sent in one of these steps
+    zero_rate: ZeroRate | None = None
+    optimizer: list[str] = []  # the line that makes it, and its caller's; empty if there are several
     threads: int = 0
     set_threads: list[str] = []  # lines that set them
     is_of_agent: bool = False  # whether torchrun has started the rank

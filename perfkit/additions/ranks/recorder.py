@@ -21,6 +21,7 @@ from perfkit.additions.scripts import hooks, messages
 from perfkit.additions.scripts.evidence import dense_rows
 from perfkit.additions.scripts.run_account import Evaluations
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
+from perfkit.additions.scripts.weights import ZeroRates
 from perfkit.additions.shared.clock import clock, process_clock
 from perfkit.additions.shared.sampler import Sampler
 from perfkit.additions.shared.tensors import checksum, first_tensor, tensors
@@ -37,6 +38,7 @@ class RankRecorder(Callback):
         self.sampler = Sampler(self.evaluations.part_now, script.settings.place)
         self.exchange = DdpExchange(script, self.sampler)
         self.brief = BriefSteps(script, self.on_steps)
+        self.zero_rates = ZeroRates()
         self.rank: int | None = None  # None until the process has joined; earlier steps are not reported
         self.world = 1
         self._cpu_before_s = 0.0  # CPU time of the process before the steps that are reported
@@ -109,6 +111,8 @@ class RankRecorder(Callback):
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         exchange = self.exchange.end_step(len(steps))
+        if not self.brief.is_on:
+            self.zero_rates.look(self.script.updates.optimizers)
         for number, step in enumerate(steps, self.script.steps.count - len(steps) + 1):
             if number in LIMIT.weighed and not self._are_sharded():
                 self._state.embeddings = dense_rows(self.script)
@@ -150,6 +154,8 @@ class RankRecorder(Callback):
             exchanges=list(self._collectives.values()),
             loader=self._loader(),
             ddps=list(self.exchange.ddps()),
+            zero_rate=self.zero_rates.found(script),
+            optimizer=self._lines_of_optimizer(),
             set_threads=self._sites("threads"),
             is_of_agent="TORCHELASTIC_RUN_ID" in os.environ,
             device=script.device.type,
@@ -197,6 +203,10 @@ class RankRecorder(Callback):
         sites = self.script.calls.sites
         loop = [frame for site in sites["backward"] for frame in site.frames]
         return [frame.place for site in sites["forward"][:1] for frame in site.frames if frame not in loop]
+
+    def _lines_of_optimizer(self) -> list[str]:
+        sites = self.script.calls.sites["optimizer"]
+        return [frame.place for frame in sites[0].frames[:2]] if len(sites) == 1 else []
 
     def _sites(self, role: str) -> list[str]:
         return [site.place for site in self.script.calls.sites[role] if site.frames]

@@ -12,7 +12,7 @@ import sys
 import timeit
 import traceback
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Container, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,9 +26,10 @@ from perfkit.additions.scripts import hooks, messages, run_account
 from perfkit.additions.scripts.inputs import ZerosFound, paddings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
-from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, lines_of, of_one_step
+from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, lines_of, of_one_step, still_s
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.threads import Threads
+from perfkit.additions.scripts.weights import ZeroRates, odd_parts, sums, untrained
 from perfkit.additions.shared.around import with_around
 from perfkit.additions.shared.attribution import called, timed_lines
 from perfkit.additions.shared.clock import clock, own_time
@@ -59,6 +60,7 @@ class Inquiry(Callback):
         self.shapes = set[tuple[int, ...]]()
         self.rows: Rows | None = None
         self.trained = set[int]()  # weights that were not frozen when an optimizer came to them, by `id`
+        self.zero_rates = ZeroRates()
         self.padding: list[tuple[float, float, int]] = []
         self.zeros = ZerosFound()
         self.operators: OperatorTimes | None = None  # is told of backward passes in one step
@@ -148,6 +150,8 @@ class Inquiry(Callback):
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         self._visited.clear()
+        if not self._script.is_timed:
+            self.zero_rates.look(self._script.updates.optimizers)
 
 
 def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
@@ -160,13 +164,13 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     calls, parametrized = yield from _calls(sampler.users, weights)
     collecting = defaultdict[str, float](float)
     sizes = {id(held): len(held) for _, held, _ in _containers()}
-    before = _sums(script)
+    before = sums(script)
     inquiry.trained.clear()
     with _looked_at(script, threads):
         own = Threads(script)
         with account.counting(), _collections(script, account.part_now, collecting):
             took, times = yield from _take_looks(sampler, own, seconds)
-        operators = yield from _operators(script, inquiry, sampler.users, _untrained(script, before))
+        operators = yield from _operators(script, inquiry, sampler.users, untrained(script, before))
     passes = [site for role in ("backward", "step") for site in script.calls.sites[role] if site.frames]
     of_passes = {(frame.file, frame.line) for site in passes for frame in site.frames}
     found = timed_lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes])
@@ -174,7 +178,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     grown = list(_grown(script, sizes))
     settings = {repr(sorted({**each, "params": 0, "param_names": 0}.items())) for each in script.groups()}
-    without_optimizer, frozen = _odd_parts(script, before, inquiry.trained)
+    without_optimizer, frozen = odd_parts(script, before, inquiry.trained)
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
         parts[part] += spent
@@ -209,6 +213,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         group_kinds=len(settings),
         without_optimizer=without_optimizer,
         frozen=frozen,
+        zero_rate=inquiry.zero_rates.found(script, still_s(operators, times)),
     )
 
 
@@ -226,10 +231,10 @@ def _looked_at(script: Script, threads: int) -> Iterator[None]:
 
 
 def _operators(
-    script: Script, inquiry: Inquiry, users: Callable[[str], str], untrained: Collection[int]
+    script: Script, inquiry: Inquiry, users: Callable[[str], str], without_optimizer: Collection[int]
 ) -> Generator[None, ScriptStep, OperatorTimes]:
     """Times of operators in the backward passes of one step; none where their stacks would take long."""
-    times = OperatorTimes(script, users, untrained)
+    times = OperatorTimes(script, users, without_optimizer, inquiry.zero_rates.still or ())
     if max(inquiry.nodes.values(), default=0) < LIMIT.most_traced:
         inquiry.operators = times
         try:
@@ -417,42 +422,6 @@ def _product_s(value: float) -> float:
     """Seconds of a product of numbers, at the least."""
     numbers = torch.full((LIMIT.multiplied,), value)
     return min(timeit.repeat(lambda: torch.mul(numbers, 0.5), number=1, repeat=LIMIT.times))
-
-
-def _sums(script: Script) -> dict[int, float]:
-    """The sum of each real weight, those of sharded ones excepted, which other ranks would have to send."""
-    plain = [weight for weight in script.parameters() if type(weight.data) is torch.Tensor]
-    real = [weight for weight in plain if weight.is_floating_point()]
-    return {id(weight): float(weight.detach().sum(dtype=torch.float64)) for weight in real}
-
-
-def _odd_parts(script: Script, before: Mapping[int, float], trained: Container[int]) -> tuple[float, float]:
-    """The parts of the weights that have gradients without an optimizer, and that are frozen but changed.
-
-    Those that were `trained` are not frozen, as a GAN's discriminator may be in a part of each step.
-    """
-    own = set(map(id, weights_of(script.groups())))
-    if not own & before.keys():  # the script trains by something else, or by copies
-        return 0.0, 0.0
-    weights = script.parameters()
-    total = sum(weight.numel() for weight in weights)
-    untrained, changed = _untrained(script, before), _changed(script, before)
-    without_optimizer = sum(weight.numel() for weight in weights if id(weight) in untrained)
-    frozen = [weight for weight in weights if not weight.requires_grad and id(weight) not in trained]
-    updated = sum(weight.numel() for weight in frozen if weight.grad is not None and id(weight) in changed)
-    return without_optimizer / total, updated / total
-
-
-def _untrained(script: Script, before: Mapping[int, float]) -> set[int]:
-    """The weights with gradients, by `id`, that no optimizer has and nothing else changes either."""
-    trained = _changed(script, before) | script.updates.held | set(map(id, weights_of(script.groups())))
-    weights = [weight for weight in script.parameters() if weight.requires_grad and weight.grad is not None]
-    return ({id(weight) for weight in weights} & before.keys()) - trained
-
-
-def _changed(script: Script, before: Mapping[int, float]) -> set[int]:
-    now = _sums(script)
-    return {weight for weight in now.keys() & before.keys() if before[weight] != now[weight]}
 
 
 def _in_hooks(script: Script, users: Callable[[str], str], times: Times) -> dict[str, float]:

@@ -231,6 +231,14 @@ class Rows(msgspec.Struct, frozen=True):
     names: list[str] = []
 
 
+class ZeroRate(msgspec.Struct, frozen=True):
+    """Weights with a learning rate of 0 in all steps: `zero_rate` of `evidence` in docs/json.md."""
+
+    count: int
+    of_weights: float  # their part of the weights that have gradients
+    backward_s: float | None = None
+
+
 class BusyThread(msgspec.Struct, frozen=True):
     """A busy thread that the script started: `busy_threads` of `evidence` in docs/json.md."""
 
@@ -267,6 +275,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     grown: dict[str, str] = {}
     without_optimizer: float = 0.0
     frozen: float = 0.0
+    zero_rate: ZeroRate | None = None
     step_s: float = 0.0
     in_hooks: dict[str, float] = {}
     groups: int = 0

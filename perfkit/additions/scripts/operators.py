@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,13 +65,17 @@ class _Pass:
 
     def in_vain(self) -> list[_Operator]:
         """The operators that lead only to gradients that are thrown away, if others of the pass are taken."""
-        if not (self.is_taken and self.thrown_away):
+        return self.leading_to(self.thrown_away) if self.is_taken else []
+
+    def leading_to(self, weights: Collection[int]) -> list[_Operator]:
+        """The operators that lead to gradients of these weights alone."""
+        if not weights:
             return []
         sources = defaultdict[int, list[int]](list)  # the operators that lead to each operator
         for index, operator in enumerate(self.operators):
             for target in operator.leads_to:
                 sources[target].append(index)
-        no_use = {None, *self.thrown_away}
+        no_use = {None, *weights}
         front = [index for index, operator in enumerate(self.operators) if operator.weight not in no_use]
         needed = set[int]()
         while front:
@@ -91,13 +95,21 @@ def _by_line(operators: list[_Operator]) -> dict[Place, float]:
 class OperatorTimes:
     """Adds up the seconds of operators in backward passes, by the innermost user's line that made them."""
 
-    def __init__(self, script: Script, users: Callable[[str], str], untrained: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        script: Script,
+        users: Callable[[str], str],
+        untrained: Collection[int] = (),
+        still: Collection[int] = (),
+    ) -> None:
         self.seconds = defaultdict[Place, float](float)
         self.in_vain = defaultdict[Place, float](float)  # for gradients that no optimizer takes
+        self.still_s = 0.0  # for gradients of weights whose learning rate is 0
         self.are_too_many = False  # whether the step has so many operators that they are not timed
         self._script = script
         self._users = users  # maps a file to the user's
         self._untrained = set(untrained)  # weights that nothing trains
+        self._still = set(still)  # weights whose learning rate is 0
         self._count = 0
         self._timers = dict[Any, _NodeTimer]()  # of the pass under way
         self._caller: Function | None = None  # of the pass under way
@@ -158,12 +170,13 @@ class OperatorTimes:
         return clock() - self._script.steps.now.spent[AGAIN]
 
     def stop(self) -> None:
-        """Adds up the seconds that were in vain."""
+        """Adds up the seconds that were in vain, and those for weights whose learning rate is 0."""
         self._end_pass()
         for backward in self._passes:
             backward.thrown_away |= backward.waiting & self._untrained
             for line, seconds in backward.lines_in_vain().items():
                 self.in_vain[line] += seconds
+            self.still_s += sum(operator.seconds for operator in backward.leading_to(self._still))
         self._passes.clear()
 
     def _made_at(self, node: Any) -> list[Place]:
@@ -228,7 +241,8 @@ def lines_of(times: OperatorTimes, looks: Times) -> list[TimedLine]:
     for (part, stack), seconds in looks.items():
         if stack and part in ("forward", OWN):
             forward[stack[-1].place] += seconds
-    backward = _scaled(times.seconds, times, looks)
+    scale = _scale(times, looks)
+    backward = {place: scale * seconds for place, seconds in times.seconds.items()}
     lines = [_line(BOTH_PASSES, place, forward[place] + seconds) for place, seconds in backward.items()]
     least = LIMIT.least_of_passes * sum(looks.values())
     return sorted((line for line in lines if line.seconds >= least), key=lambda line: -line.seconds)
@@ -236,16 +250,20 @@ def lines_of(times: OperatorTimes, looks: Times) -> list[TimedLine]:
 
 def lines_in_vain(times: OperatorTimes, looks: Times) -> list[TimedLine]:
     """The lines whose backward pass is for gradients that no optimizer takes, the largest first."""
-    seconds = _scaled(times.in_vain, times, looks)
+    seconds, scale = times.in_vain, _scale(times, looks)
     largest_first = sorted(seconds, key=seconds.__getitem__, reverse=True)
-    return [_line("backward", place, seconds[place]) for place in largest_first]
+    return [_line("backward", place, scale * seconds[place]) for place in largest_first]
 
 
-def _scaled(by_place: Mapping[Place, float], times: OperatorTimes, looks: Times) -> dict[Place, float]:
-    """Seconds of the backward passes that were timed, scaled to those that were looked at."""
+def still_s(times: OperatorTimes, looks: Times) -> float | None:
+    """Seconds for gradients of weights whose learning rate is 0; None if operators were not timed."""
+    return _scale(times, looks) * times.still_s if times.seconds else None
+
+
+def _scale(times: OperatorTimes, looks: Times) -> float:
+    """Seconds of the backward passes that were looked at, for each second of those that were timed."""
     looked_s = sum(seconds for (part, _), seconds in looks.items() if part == "backward")
-    timed_s = sum(times.seconds.values())
-    return {place: looked_s * seconds / max(timed_s, 1e-9) for place, seconds in by_place.items()}
+    return looked_s / max(sum(times.seconds.values()), 1e-9)
 
 
 def _line(part: str, place: Place, seconds: float) -> TimedLine:

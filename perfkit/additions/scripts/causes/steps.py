@@ -166,9 +166,29 @@ def _calls_model(symptoms: Symptoms, line: TimedLine, evaluation: str) -> bool:
     return line.calls_layer and is_of_model and not is_loss
 
 
-def _weights(symptoms: Symptoms) -> Found:
+def _zero_rates(symptoms: Symptoms) -> Found:
+    """Weights that are frozen by their learning rate alone; what their own operators and updates take."""
+    rate = symptoms.evidence.zero_rate
+    if rate is None:
+        return
+    share, taken = None, symptoms.share_of("backward", "optimizer")
+    weight = rate.of_weights * taken  # if their operators are as usual
+    if rate.backward_s is not None:
+        weight = symptoms.of_run(rate.backward_s) + rate.of_weights * symptoms.share_of("optimizer")
+        share = weight
+    if weight >= LEAST / 2:
+        where = _optimizer_line(symptoms) or symptoms.site("backward")
+        finding = _CAUSES.found("zero_learning_rate", where, share, rate=rate, taken=taken)
+        yield structs.replace(finding, urgency=weight)
+
+
+def _optimizer_line(symptoms: Symptoms) -> str:
     optimizers = sum(site.role == "optimizer" for site in symptoms.script.sites)
-    where = symptoms.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
+    return symptoms.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
+
+
+def _weights(symptoms: Symptoms) -> Found:
+    where = _optimizer_line(symptoms)
     evidence = symptoms.evidence
     parts = {"gradients_without_optimizer": evidence.without_optimizer, "frozen_but_updated": evidence.frozen}
     if _share_in_vain(symptoms) >= LEAST / 2:  # a line is named for them
@@ -217,7 +237,8 @@ def _memory(symptoms: Symptoms) -> Found:
 
 CAUSES = (
     _modes, _threads, _collections, _graph_grows, _calls, _checkpointing, _backward_again, _in_vain, _hooks,
-    _parametrized, _without_gradients, _small_operators, _zeros, _weights, _dense_embeddings, _memory,
+    _parametrized, _without_gradients, _small_operators, _zeros, _zero_rates, _weights, _dense_embeddings,
+    _memory,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, MeanStep, lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share
 from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
-from perfkit.additions.scripts.messages import Rows
+from perfkit.additions.scripts.messages import Rows, ZeroRate
 
 DDP = Ddp(where="/me/train.py:9", buckets=[400], bytes=400, needs_no_search=False, buffers={}, backend="gloo")
 
@@ -573,6 +573,31 @@ def test_gradients_of_embeddings_that_are_mostly_noughts_are_named(rows, is_name
         assert (
             "(user.weight), of whose 200,000 rows a step touches 700" in told.evidence and told.gain is None
         )
+
+
+@pytest.mark.parametrize(
+    ("of_weights", "named"),
+    [
+        (None, {"exposed_exchange"}),
+        (0.95, {"zero_learning_rate"}),  # hardly any gradient is left to be sent
+        (0.5, {"zero_learning_rate", "exposed_exchange"}),
+        (0.05, {"exposed_exchange"}),
+    ],
+)
+def test_gradients_of_weights_with_a_learning_rate_of_0_are_named_in_place_of_their_exchange(
+    of_weights, named
+):
+    rate = None if of_weights is None else ZeroRate(1000, of_weights)
+    ddp = msgspec.structs.replace(DDP, bytes=40_000_000)
+    changed = {"zero_rate": rate, "ddps": [ddp], "optimizer": ["/me/groups.py:8", "/me/train.py:30"]}
+    told = found([msgspec.structs.replace(state, **changed) for state in ranks(0.6, 0.6)])
+    assert {*told} == named
+    if of_weights == 0.95:
+        each = told["zero_learning_rate"]
+        assert each.where == "groups.py:8, called in train.py:30"
+        assert "sent (38.0 MB)" in each.evidence and "optimizer take 80% of a step" in each.evidence
+        assert "before DistributedDataParallel is made (train.py:9)" in each.change
+        assert each.expected() == "measure to find out" and each.weight == pytest.approx(0.95 * 0.8)
 
 
 @pytest.mark.parametrize("sent", [0, 3])

@@ -14,6 +14,7 @@ from perfkit.additions.ranks.messages import LIMIT, PARTS, State
 from perfkit.additions.ranks.recorder import RankRecorder, _modes, _row_sums
 from perfkit.additions.scripts.messages import OWN, Frame, Site
 from perfkit.additions.scripts.script import ScriptStep
+from perfkit.additions.scripts.weights import ZeroRates
 
 
 def recorder(parameters=()):
@@ -26,6 +27,8 @@ def recorder(parameters=()):
     )
     noted._state = SimpleNamespace(rows={}, weights={})
     noted.script.modules, noted.script.model = list, []
+    noted.script.updates, noted.brief = SimpleNamespace(optimizers=[]), SimpleNamespace(is_on=False)
+    noted.zero_rates = ZeroRates()
     noted.world, noted._steps, noted._step_collectives = 1, [], {}
     return noted
 
@@ -84,6 +87,34 @@ def test_the_rows_of_embeddings_that_were_sent_are_noted_with_the_weights():
     noted.script.steps.count = 3
     noted.on_steps([ScriptStep()])
     assert (noted._state.embeddings.count, noted._state.embeddings.touched) == (50, 2)
+
+
+def test_learning_rates_are_looked_at_in_steps_that_are_noted_in_full():
+    head, body = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    (head * body).sum().backward()
+    noted = collecting()
+    noted.exchange, noted.rank = SimpleNamespace(end_step=lambda count: StepExchange()), 0
+    groups = [{"params": [head]}, {"params": [body], "lr": 0.0}]
+    noted.script.updates.optimizers = [torch.optim.SGD(groups, lr=0.1)]
+    noted.on_steps([ScriptStep(seconds=1.0)])
+    assert [*noted.zero_rates.still] == [id(body)]
+    noted.brief.is_on = True
+    noted.script.updates.optimizers[0].param_groups[1]["lr"] = 0.1
+    noted.on_steps([ScriptStep(seconds=1.0)])
+    assert noted.zero_rates.still, "each look takes microseconds, and most steps are only timed"
+    noted.brief.is_on = False
+    noted.on_steps([ScriptStep(seconds=1.0)])
+    assert not noted.zero_rates.still
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"), [([[8, 30, 61]], [8, 30]), ([[8]], [8]), ([[8], [9]], []), ([], [])]
+)
+def test_the_line_that_makes_the_optimizer_is_told_with_the_one_that_leads_to_it(lines, told):
+    frames = [[Frame("train.py", at, at, 0, 1) for at in places] for places in lines]
+    noted = recorder()
+    noted.script.calls.sites = {"optimizer": [Site("optimizer", each) for each in frames]}
+    assert noted._lines_of_optimizer() == [f"train.py:{at}" for at in told]
 
 
 def test_weights_that_are_divided_between_ranks_are_not_compared():

@@ -15,7 +15,7 @@ import numpy
 import pytest
 import torch
 
-from perfkit.additions.scripts import evidence, hooks, inputs, questions
+from perfkit.additions.scripts import evidence, hooks, inputs, questions, weights
 from perfkit.additions.scripts.advice import findings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import (
@@ -37,6 +37,7 @@ from perfkit.additions.scripts.messages import (
     StepTime,
     Symptoms,
     Transform,
+    ZeroRate,
 )
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.training import Updates
@@ -1179,6 +1180,36 @@ def test_a_teacher_s_gradients_are_named_once_with_their_line():
     assert other.cause == "gradients_without_optimizer"
 
 
+OPTIMIZERS = [Site("optimizer", [Frame("/me/tune.py", at, at, 0, 9)]) for at in (12, 13)]
+BACKWARD = Site("backward", [Frame("/me/tune.py", 30, 30, 0, 9)])
+
+
+@pytest.mark.parametrize(
+    ("of_weights", "backward_s", "sites", "where", "share"),
+    [
+        (0.9, 5.0, OPTIMIZERS[:1], "tune.py:12", 0.5 + 0.9 * 0.2),
+        (0.9, 5.0, OPTIMIZERS, "tune.py:30", 0.5 + 0.9 * 0.2),  # it may be either of them
+        (0.9, None, OPTIMIZERS[:1], "tune.py:12", None),  # operators were not timed
+        (0.04, 0.1, OPTIMIZERS[:1], None, None),  # a small part
+        (0.04, None, OPTIMIZERS[:1], None, None),
+    ],
+)
+def test_weights_that_only_their_learning_rate_freezes_are_named(of_weights, backward_s, sites, where, share):
+    rate = ZeroRate(11_000_000, of_weights, backward_s)
+    asked = seen(parts={"forward": 2.0, "backward": 6.0, "optimizer": 2.0}, zero_rate=rate)
+    script = msgspec.structs.replace(asked.script, sites=[*sites, BACKWARD])
+    told = findings(msgspec.structs.replace(asked, script=script))
+    assert [(each.cause, each.where) for each in told] == ([("zero_learning_rate", where)] if where else [])
+    for each in told:
+        assert each.share == (share and pytest.approx(share)) and each.weight > 0.5
+        assert each.expected().startswith("at least about" if share else "measure to find out")
+        assert each.evidence.startswith("11,000,000 weights (90% of those that have gradients)")
+        assert each.evidence.endswith(
+            "alone take 68% of the run" if share else "optimizer take 80% of the run"
+        )
+        assert "requires_grad_(False)" in each.change
+
+
 @pytest.mark.parametrize(("of_workers", "archives"), [(True, ["store"]), (False, [])])
 def test_an_archive_that_a_worker_has_opened_for_itself_is_named(of_workers, archives):
     line = TimedLine(
@@ -1411,6 +1442,6 @@ def test_a_weight_that_only_a_later_optimizer_takes_or_only_in_some_rows_is_trai
         weight.grad = torch.ones_like(weight)
     updates = SimpleNamespace(held={id(held)})
     script = SimpleNamespace(parameters=lambda: [held, rows, idle], updates=updates, groups=list)
-    before = evidence._sums(script)
+    before = weights.sums(script)
     rows.data[200] += 1.0  # by the script's own code; none of its first rows
-    assert evidence._untrained(script, before) == {id(idle)}
+    assert weights.untrained(script, before) == {id(idle)}

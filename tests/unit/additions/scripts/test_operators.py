@@ -16,6 +16,7 @@ from perfkit.additions.scripts.operators import (
     lines_in_vain,
     lines_of,
     of_one_step,
+    still_s,
 )
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.shared.positions import Spot
@@ -161,6 +162,39 @@ def test_a_teacher_that_nothing_trains_is_named_by_the_line_that_calls_it(
     assert [each.line for each in found[:1]] == ([] if line is None else [line])
 
 
+@pytest.mark.parametrize(
+    ("order", "count"),
+    [
+        (["backbone", "head"], 3),  # the product of the backbone, its transposed weights, and tanh
+        (["head", "backbone"], 1),  # the way to the head leads through all but the transposed weights
+    ],
+)
+def test_operators_for_weights_with_a_learning_rate_of_0_are_those_that_lead_to_them_alone(
+    script, monkeypatch, order, count
+):
+    ticks = itertools.count()
+    monkeypatch.setattr(operators, "clock", lambda: float(next(ticks)))
+    backbone = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Tanh())
+    head = torch.nn.Linear(3, 3, bias=False)
+    times = OperatorTimes(script, str, still=map(id, backbone.parameters()))
+    looking = of_one_step(times)
+    next(looking)
+    layers = {"backbone": backbone, "head": head}
+    loss = torch.nn.Sequential(*[layers[name] for name in order])(torch.ones(2, 3)).mean()
+    times.time(loss)
+    loss.backward()
+    times.taken([*backbone.parameters(), *head.parameters()])
+    with pytest.raises(StopIteration):
+        looking.send(ScriptStep(1.0))
+    seconds = still_s(times, {("backward", ()): 10.0})
+    assert seconds == pytest.approx(10.0 * count / 6)
+    assert not times.in_vain, "an optimizer takes them"
+
+
+def test_what_operators_take_for_some_weights_is_not_known_where_they_are_not_timed(script):
+    assert still_s(OperatorTimes(script, str), {("backward", ()): 10.0}) is None
+
+
 def test_a_compiled_model_has_no_operators_of_its_own(script, monkeypatch):
     monkeypatch.setattr(operators, "compiled_graphs", lambda: 1)
     with pytest.raises(StopIteration):
@@ -187,7 +221,7 @@ def test_a_line_has_its_share_of_the_backward_pass_and_its_own_part_of_the_forwa
 
 
 def test_many_operators_are_left_alone_as_their_stacks_take_long(script):
-    inquiry = SimpleNamespace(nodes={3: 6_000}, operators=None)
+    inquiry = SimpleNamespace(nodes={3: 6_000}, operators=None, zero_rates=SimpleNamespace(still=None))
     with pytest.raises(StopIteration):
         next(evidence._operators(script, inquiry, str, ()))
     inquiry.nodes[3] = 10
