@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from perfkit.additions.ranks import command, started
+from perfkit.additions.ranks import started
+from perfkit.additions.ranks.command import RANKS
 from perfkit.additions.ranks.launch import launch_of
 from perfkit.additions.ranks.started import ComparedRanks
 from perfkit.additions.referee.behaviour import BEHAVIOUR, WITNESS
@@ -111,7 +112,7 @@ def write(tmp_path, monkeypatch):
 
 
 def judged(words, settings=(), whole=False):
-    match = command.match(words, settings, Terms(seed=2**32 - 1))  # NumPy's largest: each rank has its own
+    match = RANKS.match(words, settings, Terms(seed=2**32 - 1))  # NumPy's largest: each rank has its own
     if whole:
         found = compare_whole(match, Progress())
     else:
