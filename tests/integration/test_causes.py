@@ -325,6 +325,15 @@ CASES = {
         "while True:\n    step(torch.randn(4, 8))\n",
         "work_in_hooks",
     ),
+    "scores of all positions": (
+        "class Scores(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.inner, self.out = nn.Linear(8, 32), nn.Linear(32, 2000)\n"
+        "    def forward(self, x):\n        scores = self.out(self.inner(x))  # HERE\n"
+        "        return scores[torch.arange(len(x)), -1]\n"
+        "model = Scores()\noptimizer = torch.optim.SGD(model.parameters(), 0.01)\n"
+        "while True:\n    step(torch.randn(32, 16, 8))\n",
+        "results_not_used",
+    ),
     "a group for each weight": (
         "class Many(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.parts = nn.ParameterList(torch.zeros(2) for _ in range(600))\n"

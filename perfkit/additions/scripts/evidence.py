@@ -22,11 +22,10 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from perfkit.additions.scripts import hooks, messages, run_account
+from perfkit.additions.scripts import hooks, messages, operators, run_account
 from perfkit.additions.scripts.inputs import ZerosFound, paddings
 from perfkit.additions.scripts.loaders import data_facts
 from perfkit.additions.scripts.messages import AGAIN, EVALUATION, NOT_STEPS, OWN, Evidence, Rows, limits
-from perfkit.additions.scripts.operators import OperatorTimes, lines_in_vain, lines_of, of_one_step, still_s
 from perfkit.additions.scripts.script import Callback, Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.threads import Threads
 from perfkit.additions.scripts.weights import ZeroRates, odd_parts, sums, untrained
@@ -63,7 +62,7 @@ class Inquiry(Callback):
         self.zero_rates = ZeroRates()
         self.padding: list[tuple[float, float, int]] = []
         self.zeros = ZerosFound()
-        self.operators: OperatorTimes | None = None  # is told of backward passes in one step
+        self.operators: operators.OperatorTimes | None = None  # is told of backward passes in one step
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
         hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
@@ -134,18 +133,18 @@ class Inquiry(Callback):
 
     def on_graph(self, roots: Any, is_kept: bool) -> None:
         if self.operators:
-            self._look(self.operators.time, roots)
+            self._look(self.operators.time, roots, is_kept)
         elif self._script.parts.looked_at.value:
             self._look(self._look_at_graph, roots, is_kept)
 
     def _look_at_graph(self, roots: Any, is_kept: bool) -> None:
         nodes = set(graph(roots, LIMIT.most_nodes))
         self.nodes[self._script.steps.count] = len(nodes)
-        operators = {node for node in nodes if node.next_functions}  # weights have none
-        self.visits += len(operators)
-        self.visits_again += len(operators & self._visited)
+        visited = {node for node in nodes if node.next_functions}  # weights have none
+        self.visits += len(visited)
+        self.visits_again += len(visited & self._visited)
         if is_kept:  # no other can be gone through again, and its operators may hold much memory
-            self._visited |= operators
+            self._visited |= visited
         self.is_on = dict(_modes(self._script))
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
@@ -170,7 +169,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         own = Threads(script)
         with account.counting(), _collections(script, account.part_now, collecting):
             took, times = yield from _take_looks(sampler, own, seconds)
-        operators = yield from _operators(script, inquiry, sampler.users, untrained(script, before))
+        operator_times = yield from _operators(script, inquiry, sampler.users, untrained(script, before))
     passes = [site for role in ("backward", "step") for site in script.calls.sites[role] if site.frames]
     of_passes = {(frame.file, frame.line) for site in passes for frame in site.frames}
     found = timed_lines(times, [(site.frames[0].file, site.frames[0].line) for site in passes])
@@ -186,8 +185,9 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         steps=len(took),
         step_s=statistics.median(took),
         parts=dict(parts),
-        operators=lines_of(operators, times),
-        in_vain=lines_in_vain(operators, times),
+        operators=operators.lines_of(operator_times, times),
+        in_vain=operators.lines_in_vain(operator_times, times),
+        unused=operators.lines_unused(operator_times, times),
         lines=[with_around(called(line, times, calls), times, of_passes, NOT_STEPS) for line in found],
         loading=loaders.watch.total(),
         data=data,
@@ -213,7 +213,7 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         group_kinds=len(settings),
         without_optimizer=without_optimizer,
         frozen=frozen,
-        zero_rate=inquiry.zero_rates.found(script, still_s(operators, times)),
+        zero_rate=inquiry.zero_rates.found(script, operators.still_s(operator_times, times)),
     )
 
 
@@ -232,13 +232,13 @@ def _looked_at(script: Script, threads: int) -> Iterator[None]:
 
 def _operators(
     script: Script, inquiry: Inquiry, users: Callable[[str], str], without_optimizer: Collection[int]
-) -> Generator[None, ScriptStep, OperatorTimes]:
+) -> Generator[None, ScriptStep, operators.OperatorTimes]:
     """Times of operators in the backward passes of one step; none where their stacks would take long."""
-    times = OperatorTimes(script, users, without_optimizer, inquiry.zero_rates.still or ())
+    times = operators.OperatorTimes(script, users, without_optimizer, inquiry.zero_rates.still or ())
     if max(inquiry.nodes.values(), default=0) < LIMIT.most_traced:
         inquiry.operators = times
         try:
-            yield from of_one_step(times)
+            yield from operators.of_one_step(times)
         finally:
             inquiry.operators = None
     return times

@@ -239,6 +239,14 @@ class ZeroRate(msgspec.Struct, frozen=True):
     backward_s: float | None = None
 
 
+class Unused(msgspec.Struct, frozen=True):
+    """A line whose results are mostly not needed: `unused` of `evidence` in docs/json.md."""
+
+    line: TimedLine  # its seconds are those of both passes that this costs
+    kept: float  # the part of its results that is needed, at most
+    selected_at: str  # the line that selects this part
+
+
 class BusyThread(msgspec.Struct, frozen=True):
     """A busy thread that the script started: `busy_threads` of `evidence` in docs/json.md."""
 
@@ -255,6 +263,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[TimedLine] = []
     operators: list[TimedLine] = []  # the lines whose operators take most of the forward and backward passes
     in_vain: list[TimedLine] = []  # the lines whose backward pass is for gradients that no optimizer takes
+    unused: list[Unused] = []
     loading: Loading | None = None
     data: DataFacts | None = None
     collecting: dict[str, float] = {}

@@ -4,17 +4,19 @@ While torch looks for anomalies it notes, at each operator's node of the graph, 
 time of a node belongs to a line of the forward pass, although no Python runs in the backward pass.
 """
 
+import math
+import os
 import re
 import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from perfkit.additions.scripts.messages import AGAIN, OWN, limits
+from perfkit.additions.scripts.messages import AGAIN, OWN, Unused, limits
+from perfkit.additions.scripts.passes import Operator, Pass, Selected, by_line
 from perfkit.additions.scripts.script import Script, ScriptStep, is_capturing
 from perfkit.additions.shared.attribution import TimedLine
 from perfkit.additions.shared.clock import clock
@@ -26,70 +28,11 @@ from perfkit.worker.checks import compiled_graphs, synchronize
 
 LIMIT = limits("evidence")
 BOTH_PASSES = "forward and backward"
+PASSES = limits("passes")
+_NUMBER = re.compile(r"Backward\d+$")  # the end of the name of an operator's node
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)')
 
 Function = tuple[str, str]  # a file, and the name of a function in it
-
-
-@dataclass
-class _Operator:
-    """Facts of a node of a pass; the node itself would keep tensors in memory."""
-
-    seconds: float
-    weight: int | None  # the `id` of the weight in whose gradient the pass ends here
-    leads_to: list[int]
-    lines: list[Place]  # of the user, from the function that asked for the pass to the innermost one
-
-
-@dataclass
-class _Pass:
-    """A backward pass. Weights are known by their `id`."""
-
-    operators: list[_Operator]
-    waiting: set[int]  # weights whose gradients no optimizer has taken yet
-    thrown_away: set[int] = field(default_factory=set)  # weights whose gradients no optimizer ever takes
-    is_taken: bool = False  # whether an optimizer took any; if not, the script may use them itself
-
-    def lines_in_vain(self) -> dict[Place, float]:
-        """The seconds of `in_vain` by line: the outermost one whose operators are nearly all in vain."""
-        in_vain = self.in_vain()
-        seconds_of = _by_line(self.operators)
-        in_vain_of = _by_line(in_vain)
-        lines = defaultdict[Place, float](float)
-        for operator in in_vain:
-            for line in operator.lines:
-                if in_vain_of[line] >= LIMIT.nearly_all * seconds_of[line]:
-                    lines[line] += operator.seconds
-                    break
-        return lines
-
-    def in_vain(self) -> list[_Operator]:
-        """The operators that lead only to gradients that are thrown away, if others of the pass are taken."""
-        return self.leading_to(self.thrown_away) if self.is_taken else []
-
-    def leading_to(self, weights: Collection[int]) -> list[_Operator]:
-        """The operators that lead to gradients of these weights alone."""
-        if not weights:
-            return []
-        sources = defaultdict[int, list[int]](list)  # the operators that lead to each operator
-        for index, operator in enumerate(self.operators):
-            for target in operator.leads_to:
-                sources[target].append(index)
-        no_use = {None, *weights}
-        front = [index for index, operator in enumerate(self.operators) if operator.weight not in no_use]
-        needed = set[int]()
-        while front:
-            needed |= set(front)
-            front = [source for index in front for source in sources[index] if source not in needed]
-        return [operator for index, operator in enumerate(self.operators) if index not in needed]
-
-
-def _by_line(operators: list[_Operator]) -> dict[Place, float]:
-    seconds_of = defaultdict[Place, float](float)
-    for operator in operators:
-        for line in {*operator.lines}:
-            seconds_of[line] += operator.seconds
-    return seconds_of
 
 
 class OperatorTimes:
@@ -105,6 +48,8 @@ class OperatorTimes:
         self.seconds = defaultdict[Place, float](float)
         self.in_vain = defaultdict[Place, float](float)  # for gradients that no optimizer takes
         self.still_s = 0.0  # for gradients of weights whose learning rate is 0
+        self.by_line = defaultdict[Place, float](float)  # seconds, with those of lines that a line calls
+        self.selected = list[Selected]()
         self.are_too_many = False  # whether the step has so many operators that they are not timed
         self._script = script
         self._users = users  # maps a file to the user's
@@ -113,13 +58,16 @@ class OperatorTimes:
         self._count = 0
         self._timers = dict[Any, _NodeTimer]()  # of the pass under way
         self._caller: Function | None = None  # of the pass under way
-        self._passes = list[_Pass]()
+        self._passes = list[Pass]()
+        self._gradients = script.updates.gradients  # calls of `grad` until now
+        self._is_kept = False  # whether other passes may go through operators of these as well
 
-    def time(self, roots: Any) -> None:
+    def time(self, roots: Any, is_kept: bool = False) -> None:
         """Times the operators of the backward pass that begins, except for a pass within another one."""
         if self._script.steps.in_backward or self.are_too_many or is_capturing():
             return
         self._end_pass()
+        self._is_kept |= is_kept
         nodes = list(graph(roots, LIMIT.most_traced))
         self._count += len(nodes)
         self.are_too_many = self._count >= LIMIT.most_traced
@@ -134,18 +82,20 @@ class OperatorTimes:
     def _end_pass(self) -> None:
         """Records the pass that has ended, and releases its nodes."""
         indices = {node: index for index, node in enumerate(self._timers)}
-        operators = list[_Operator]()
+        operators = list[Operator]()
         for node, timer in self._timers.items():
             timer.remove()
             lines = self._made_at(node)
             leads_to = [indices[target] for target, _ in node.next_functions if target in indices]
-            operators.append(_Operator(timer.seconds, _weight(node), leads_to, lines))
+            name = _NUMBER.sub("", node.name())
+            size = _elements(node) if name in PASSES.products + PASSES.by_element else math.inf
+            operators.append(Operator(timer.seconds, _weight(node), leads_to, lines, name, size))
             if lines:
                 self.seconds[lines[-1]] += timer.seconds
         self._timers = {}
         if operators:
             weights = {operator.weight for operator in operators if operator.weight is not None}
-            self._passes.append(_Pass(operators, weights))
+            self._passes.append(Pass(operators, weights))
 
     def taken(self, weights: Collection[Any]) -> None:
         """An optimizer takes the gradients of these weights."""
@@ -170,13 +120,18 @@ class OperatorTimes:
         return clock() - self._script.steps.now.spent[AGAIN]
 
     def stop(self) -> None:
-        """Adds up the seconds that were in vain, and those for weights whose learning rate is 0."""
+        """Adds up the seconds that were in vain, or for weights that stay, and products used in part."""
         self._end_pass()
+        is_all_known = not self._is_kept and self._script.updates.gradients == self._gradients
         for backward in self._passes:
             backward.thrown_away |= backward.waiting & self._untrained
             for line, seconds in backward.lines_in_vain().items():
                 self.in_vain[line] += seconds
             self.still_s += sum(operator.seconds for operator in backward.leading_to(self._still))
+            for line, seconds in by_line(backward.operators).items():
+                self.by_line[line] += seconds
+            if is_all_known:
+                self.selected += backward.selected()
         self._passes.clear()
 
     def _made_at(self, node: Any) -> list[Place]:
@@ -214,6 +169,12 @@ def _weight(node: Any) -> int | None:
     return None if node.next_functions or not hasattr(node, "variable") else id(node.variable)
 
 
+def _elements(node: Any) -> float:
+    """How many elements an operator's result had; infinite for rows of several lengths."""
+    result = node._input_metadata[0]  # the gradient that comes in is as large
+    return math.inf if result.is_nested_tensor else math.prod(result.shape)
+
+
 def look_for_anomalies(wanted: bool) -> None:
     """Switches anomaly detection, which notes the stacks that make operators; a script's own mode stays."""
     if not (torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()):
@@ -233,6 +194,7 @@ def of_one_step(times: OperatorTimes) -> Generator[None, ScriptStep, None]:
     if step.marks or times.are_too_many:  # it was not a plain step, or is known only in part
         times.seconds.clear()
         times.in_vain.clear()
+        times.selected.clear()
 
 
 def lines_of(times: OperatorTimes, looks: Times) -> list[TimedLine]:
@@ -258,6 +220,33 @@ def lines_in_vain(times: OperatorTimes, looks: Times) -> list[TimedLine]:
 def still_s(times: OperatorTimes, looks: Times) -> float | None:
     """Seconds for gradients of weights whose learning rate is 0; None if operators were not timed."""
     return _scale(times, looks) * times.still_s if times.seconds else None
+
+
+def lines_unused(times: OperatorTimes, looks: Times) -> list[Unused]:
+    """The lines whose results the loss mostly does not need, the largest first."""
+    forward = defaultdict[Place, float](float)
+    for (part, stack), seconds in looks.items():
+        if part in ("forward", OWN):
+            for place in {spot.place for spot in stack}:
+                forward[place] += seconds
+    by_place = defaultdict[Place, list[Selected]](list)
+    seconds_of = defaultdict[Place, float](float)
+    for product in times.selected:
+        by_place[product.place].append(product)
+        seconds_of[product.place] += product.up_to_selections_s
+    found = list[Unused]()
+    scale = _scale(times, looks)
+    for place, seconds in seconds_of.items():
+        # Of a line that computes more, the product has the same part of the forward pass as of the other.
+        of_line = sum(product.seconds for product in by_place[place]) / max(times.by_line[place], 1e-9)
+        found.append(_unused(place, by_place[place], scale * seconds + of_line * forward[place]))
+    return sorted(found, key=lambda unused: -unused.line.seconds)
+
+
+def _unused(place: Place, products: list[Selected], seconds: float) -> Unused:
+    kept = sum(product.needed for product in products) / sum(product.elements for product in products)
+    file, line = products[0].selected_at
+    return Unused(_line(BOTH_PASSES, place, (1 - kept) * seconds), kept, f"{os.path.basename(file)}:{line}")
 
 
 def _scale(times: OperatorTimes, looks: Times) -> float:

@@ -267,6 +267,7 @@ class SeenUpdates:
     newest: Any = None  # the optimizer that has made its first step last
     held: set[int] = field(default_factory=set)  # weights by `id` that an optimizer was made for
     backwards: int = 0
+    gradients: int = 0  # calls of `grad`, which make no backward pass
     losses: list[torch.Tensor] = field(default_factory=list)  # roots of the first backward passes
     new_optimizers: int = 0  # how many were made for weights that another one had trained
     unused_graphs: int = 0  # steps whose gradients had a graph that nothing went through

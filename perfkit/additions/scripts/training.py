@@ -193,7 +193,6 @@ class Updates(Callback):
         self._seen = script.updates
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._count = 0  # steps of optimizers
-        self._gradients = 0  # calls of `grad`, which make no backward pass
         self._has_graph = False  # whether the gradients have a graph that nothing has gone through yet
         self._optimizers = dict[object, Any]()  # optimizers that have made a step, by `trained_by`
         hooks.listen(self, "updates")
@@ -236,10 +235,10 @@ class Updates(Callback):
         """Counts a gradient without a backward pass: a training of such gradients alone shows no steps."""
         if torch.compiler.is_compiling():
             return plain(*args, **kwargs)
-        self._gradients += 1
+        self._seen.gradients += 1
         self._has_graph = False
         trains = self._seen.backwards or self._script.calls.sites["optimizer"]
-        if self._gradients == LIMIT.most_gradients and not trains:
+        if self._seen.gradients == LIMIT.most_gradients and not trains:
             raise failed("gradients_alone", count=LIMIT.most_gradients)
         return plain(*args, **kwargs)
 

@@ -7,7 +7,7 @@ import torch
 
 from perfkit.additions.scripts.messages import ZeroRate, limits
 from perfkit.additions.scripts.script import Script
-from perfkit.additions.shared.lines import places
+from perfkit.additions.shared.positions import places
 from perfkit.additions.shared.tensors import weights_of
 
 LIMIT = limits("weights")

@@ -103,6 +103,13 @@ def _in_vain(symptoms: Symptoms) -> Found:
         yield _CAUSES.found("gradients_in_vain", line.where, share, line=line)
 
 
+def _unused(symptoms: Symptoms) -> Found:
+    for unused in symptoms.evidence.unused:
+        share = symptoms.of_run(unused.line.seconds)
+        if share >= LIMIT.of_unused:
+            yield _CAUSES.found("results_not_used", unused.line.where, share, unused=unused)
+
+
 def _hooks(symptoms: Symptoms) -> Found:
     in_hooks = symptoms.evidence.in_hooks
     share = symptoms.of_run(sum(in_hooks.values()))
@@ -236,9 +243,9 @@ def _memory(symptoms: Symptoms) -> Found:
 
 
 CAUSES = (
-    _modes, _threads, _collections, _graph_grows, _calls, _checkpointing, _backward_again, _in_vain, _hooks,
-    _parametrized, _without_gradients, _small_operators, _zeros, _zero_rates, _weights, _dense_embeddings,
-    _memory,
+    _modes, _threads, _collections, _graph_grows, _calls, _checkpointing, _backward_again, _in_vain, _unused,
+    _hooks, _parametrized, _without_gradients, _small_operators, _zeros, _zero_rates, _weights,
+    _dense_embeddings, _memory,
 )  # fmt: skip
 
 

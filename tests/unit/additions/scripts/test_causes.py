@@ -37,6 +37,7 @@ from perfkit.additions.scripts.messages import (
     StepTime,
     Symptoms,
     Transform,
+    Unused,
     ZeroRate,
 )
 from perfkit.additions.scripts.script import Script, ScriptStep
@@ -1342,6 +1343,19 @@ def test_gradients_that_are_thrown_away_are_a_waste_with_the_line_that_computes_
     assert (told.cause, told.where, told.kind) == ("gradients_in_vain", "gan.py:71", "waste")
     assert "is the backward pass of what `fake = self.G(z)` computes" in told.evidence
     assert told.expected() == "measure to find out", "the forward pass needs less, too"
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(4.5, True), (1.0, False)])
+def test_results_that_the_loss_does_not_need_are_named_if_they_take_long(seconds, is_told):
+    line = TimedLine("forward and backward", "/me/model.py", 19, seconds, text="scores = self.out(h)")
+    parts = {"forward": 4.0, "backward": 5.0}
+    told = findings(seen(parts=parts, unused=[Unused(line, 0.04, "model.py:21")]))
+    assert [each.cause for each in told] == ["results_not_used"] * is_told
+    for each in told:
+        assert (each.where, each.kind, each.share) == ("model.py:19", "waste", pytest.approx(0.5, rel=0.1))
+        assert (
+            "`scores = self.out(h)` that the loss does not need: model.py:21 selects 4% of" in each.evidence
+        )
 
 
 @pytest.mark.parametrize(
