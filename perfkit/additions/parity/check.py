@@ -13,6 +13,7 @@ TF32, as torch's default does in convolutions. Like 16 bits, that format has rou
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -80,10 +81,45 @@ class CheckedSide:
         return self._workload.loss(outputs, targets)
 
 
+class BatchComparison:
+    """Compares the batches of a side with those of the reference, which it takes from their queue.
+
+    So only one side's batches are kept, in their own type: four steps of a large batch take gigabytes.
+    """
+
+    def __init__(self, reference: deque[Pair]) -> None:
+        self._reference = reference
+        self.batches = list[Pair]()
+        self.differences = list[list[float]]()  # of inputs and of targets, by batch
+
+    def add(self, pair: Pair) -> None:
+        self.differences.append([*map(_difference, pair, self._reference.popleft())])
+        self.batches.append(pair)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains sides alike."""
+
+    device: torch.device
+    seed: int  # of weights, order and augmentation
+    steps: int
+
+    def trained(self, side: CheckedSide, recipe: Recipe, batches: list[Pair] | None = None) -> CheckedSide:
+        """A side after its training; if that was on its own batches, its switches are proven, too."""
+        training = Training(recipe, side, self.device, self.seed, batches)
+        middle = [training.step() for _ in range(self.steps - 2)]
+        last, view = training.observed_step()
+        side.losses = loss_values([training.first, *middle, last])
+        side.mechanisms = verify(view, recipe.to_dict()) if batches is None else []
+        training.stop()
+        return side
+
+
 def check(session: WorkerSession, recipe: Recipe, exactness: str, seed: int, steps: int) -> ParityReport:
     """Compares some steps of a recipe with the plain program at the same batch size (`MOST_SAMPLES` at most).
 
-    `exactness` is `bitwise`, or anything else for a tolerance; `seed` is for weights, order and augmentation.
+    `exactness` is `bitwise`, or anything else for a tolerance; for `seed` and `steps` see `Trainer`.
     The plain program must run first in its process, and the recipe second, because a recipe with torch's
     defaults leaves the settings of the process unchanged.
     """
@@ -91,46 +127,34 @@ def check(session: WorkerSession, recipe: Recipe, exactness: str, seed: int, ste
     workload, device = session.workload, session.device
     recipe = recipe.replace(batch_size=min(recipe.batch_size, MOST_SAMPLES))
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-    # Only one side's batches are kept, in their own type: four steps of a large batch take gigabytes.
-    reference_batches, batches = deque[Pair](), list[Pair]()
-    differences = list[list[float]]()  # of inputs and of targets, by batch
-
-    def compare(pair: Pair) -> None:
-        differences.append([*map(_difference, pair, reference_batches.popleft())])
-        batches.append(pair)
-
-    def trained(
-        side: CheckedSide, recipe: Recipe, batches: list[Pair] | None = None, proven: bool = False
-    ) -> CheckedSide:
-        training = Training(recipe, side, device, seed, batches)
-        middle = [training.step() for _ in range(steps - 2)]
-        last, view = training.observed_step()
-        side.losses = loss_values([training.first, *middle, last])
-        side.mechanisms = verify(view, recipe.to_dict()) if proven else []
-        training.stop()
-        return side
-
-    reference = trained(CheckedSide(workload, reference_batches.append), plain)
-    candidate = trained(CheckedSide(workload, compare), recipe, proven=True)
     strict = plain.replace(fp32_precision="ieee")
-    float32 = trained(CheckedSide(workload, dtype=torch.float32), strict, batches)
-    float64 = trained(CheckedSide(workload, dtype=torch.float64), strict, batches)
+    trainer = Trainer(device, seed, steps)
+    reference_batches = deque[Pair]()
+    reference = trainer.trained(CheckedSide(workload, reference_batches.append), plain)
+    data = BatchComparison(reference_batches)
+    candidate = trainer.trained(CheckedSide(workload, data.add), recipe)
+    float32 = trainer.trained(CheckedSide(workload, dtype=torch.float32), strict, data.batches)
+    float64 = trainer.trained(CheckedSide(workload, dtype=torch.float64), strict, data.batches)
     sides = (candidate, float32, float64)
     rounding = _rounding(recipe, device)
-    are_prepared_otherwise = any(switches()[name].needs == "workload" for name in recipe.diff(plain))
-    data_tolerance = DATA_TOLERANCE if are_prepared_otherwise else 0.0
-    inputs, targets = zip(*differences, strict=True)
-    checks = [
-        _same("the same inputs", inputs, data_tolerance, BY_INDEX),
-        _same("the same targets", targets),
-        _near("outputs of the first step", [side.outputs for side in sides], rounding, roundings=15),
-        _near("losses", [[*map(torch.tensor, side.losses)] for side in sides], rounding, roundings=4),
-    ]
+    checks = _same_data(data.differences, recipe, plain)
     if exactness == "bitwise":
         apart = [abs(one - other) for one, other in zip(candidate.losses, reference.losses, strict=True)]
-        checks.insert(2, _same("bitwise the same losses", apart, words="they differ by up to {:.2g}"))
+        checks.append(_same("bitwise the same losses", apart, words="they differ by up to {:.2g}"))
+    outputs = [side.outputs for side in sides]
+    losses = [[*map(torch.tensor, side.losses)] for side in sides]
+    checks.append(_near("outputs of the first step", outputs, rounding, roundings=15))
+    checks.append(_near("losses", losses, rounding, roundings=4))
     found = {"candidate": candidate.losses, "float32": float32.losses, "float64": float64.losses}
     return ParityReport(checks, found, candidate.mechanisms)
+
+
+def _same_data(differences: list[list[float]], recipe: Recipe, plain: Recipe) -> list[Check]:
+    """Whether inputs and targets are the same; inputs that are prepared differently may differ a little."""
+    are_prepared_otherwise = any(switches()[name].needs == "workload" for name in recipe.diff(plain))
+    allowed = DATA_TOLERANCE if are_prepared_otherwise else 0.0
+    inputs, targets = zip(*differences, strict=True)
+    return [_same("the same inputs", inputs, allowed, BY_INDEX), _same("the same targets", targets)]
 
 
 def _rounding(recipe: Recipe, device: torch.device) -> float:
