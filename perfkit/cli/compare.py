@@ -56,7 +56,7 @@ def compare(
                 kept = "is kept: go on with --more" if store else "is not stored"
                 typer.echo(f"stopped; what was measured {kept}", err=True)
         if gate.limit is not None and verdict is None:
-            verdict = gate_code(result, gate.limit)
+            verdict = _exit_code(result, gate.limit)
         output.deliver(f"{b.title} against {a.title}", [result.describe()], record(result), verdict=verdict)
 
 
@@ -76,20 +76,18 @@ def record(result: Comparison) -> dict[str, Any]:
     }
 
 
-def gate_code(
-    result: Comparison, limit: float, remedy: str = "Add rounds with --more", fewest: int = stats.MIN_ROUNDS
-) -> int:
-    """The exit code of a gate, after reporting why: 1 if B is slower than allowed, 3 if that is unclear."""
-    ratio = result.ratio
-    answer = f"it is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
-    if result.rounds < fewest:
-        answer += f", from {units.plural(result.rounds, 'round')}, but a verdict needs {fewest}"
-    elif result.pairing.has_spoiled_turns:
-        answer += ", but other programs disturbed the sides, which took turns"
-    elif ratio.low >= 1 - limit:
+def _exit_code(result: Comparison, limit: float) -> int:
+    """The exit code of a gate, after reporting why it is not passed."""
+    gate = result.gate(limit)
+    if gate == "passes":
         return 0
-    elif ratio.high < 1 - limit:
+    if gate == "slower":
         complain(f"B is slower than A by more than {limit:.1%}")
         return 1
-    complain(f"Cannot tell whether B is more than {limit:.1%} slower: {answer}. {remedy}")
+    answer = f"it is {result.ratio.low:.3f} to {result.ratio.high:.3f} times as fast as A"
+    if result.rounds < stats.MIN_ROUNDS:
+        answer += f", from {units.plural(result.rounds, 'round')}, but a verdict needs {stats.MIN_ROUNDS}"
+    elif result.pairing.has_spoiled_turns:
+        answer += ", but other programs disturbed the sides, which took turns"
+    complain(f"Cannot tell whether B is more than {limit:.1%} slower: {answer}. Add rounds with --more")
     return 3

@@ -1,10 +1,12 @@
 """Comparisons: two runs and their ratio."""
 
+from typing import Literal
+
 import msgspec
 
 from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
-from perfkit.results.stats import Ratio
+from perfkit.results.stats import MIN_ROUNDS, Ratio
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -26,6 +28,15 @@ class Comparison(msgspec.Struct, frozen=True):
     @property
     def rounds(self) -> int:
         return len(self.pairing.own_samples_per_s)
+
+    def gate(self, limit: float, fewest: int = MIN_ROUNDS) -> Literal["passes", "slower", "unclear"]:
+        """Whether B is slower than A by more than `limit`; a verdict needs at least `fewest` rounds."""
+        can_tell = self.rounds >= fewest and not self.pairing.has_spoiled_turns
+        if can_tell and self.ratio.low >= 1 - limit:
+            return "passes"
+        if can_tell and self.ratio.high < 1 - limit:
+            return "slower"
+        return "unclear"
 
     def describe(self, with_verdict: bool = True) -> str:
         """One line for people, without the verdict if the caller gives a different one for these numbers."""

@@ -8,14 +8,12 @@ import msgspec
 import typer
 
 from perfkit.additions.referee.match import Match, Terms, compare_whole, two_scripts, with_switches
-from perfkit.additions.referee.verdict import GATE_OUTCOMES
 from perfkit.additions.scripts.command import Module, launcher
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
-from perfkit.cli.compare import gate_code, record
+from perfkit.cli.compare import record
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import parse_settings
-from perfkit.results.stats import MIN_ROUNDS
 
 PART = 0.1  # an interval is narrow enough at this part of the effect: ten times as fast is soon clear
 
@@ -59,23 +57,19 @@ def referee(
     with contextlib.nullcontext() if whole else cli.stored_if_possible() as store:
         with cli.progress() as progress, _failure_written(output):
             if whole:
-                match_result = compare_whole(match, progress)
+                found = compare_whole(match, progress)
             else:
                 plan = match.plan.until(gate.seconds, gate.precision, PART)
                 try:
-                    match_result = match._replace(plan=plan).compare(progress, store)
+                    found = match._replace(plan=plan).compare(progress, store)
                 except KeyboardInterrupt:
                     if progress.found is None:
                         raise
-                    match_result = progress.found._replace(longer="measure for longer", is_stopped=True)
+                    found = progress.found._replace(longer="let it go on for longer", is_stopped=True)
                     kept = "is kept (perfkit runs)" if store else "is not stored"
                     typer.echo(f"stopped; what was measured {kept}", err=True)
-        result = match_result.comparison
-        outcome = None
-        if gate.limit is not None:
-            fewest, remedy = (1, "Run it again") if whole else (MIN_ROUNDS, "Raise --budget")
-            outcome = GATE_OUTCOMES[gate_code(result, gate.limit, remedy, fewest)]
-        verdict = match_result.verdict(gate.precision, outcome)
+        result = found.comparison
+        verdict = found.verdict(gate.precision, gate.limit)
         document = record(result) | msgspec.to_builtins(verdict)
         title = f"{result.b.title} against {result.a.title}"
         output.deliver(title, verdict.sections(result), document, verdict=verdict.exit_code)

@@ -37,7 +37,7 @@ _EXIT_CODES = {
     Outcome.FASTER: 0, Outcome.NOT_SLOWER: 0, Outcome.NOT_FASTER: 1, Outcome.SLOWER: 1,
     Outcome.UNDECIDED: 3, Outcome.TRAINS_DIFFERENTLY: 4, Outcome.DOES_LESS: 4,
 }  # fmt: skip
-GATE_OUTCOMES = {0: Outcome.NOT_SLOWER, 1: Outcome.SLOWER, 3: Outcome.UNDECIDED}  # by the gate's exit code
+_BY_GATE = {"passes": Outcome.NOT_SLOWER, "slower": Outcome.SLOWER, "unclear": Outcome.UNDECIDED}
 Judgement = tuple[Outcome, str]  # an outcome and its reason
 
 
@@ -117,13 +117,13 @@ class MatchResult(NamedTuple):
     failure: str = ""  # that kept the steps of a side from being observed
     is_stopped: bool = False  # whether a person stopped it
 
-    def verdict(self, precision: float, gate: Outcome | None = None) -> RefereeVerdict:
-        """The verdict at this `precision`. B must be faster, unless a `gate` gives another outcome."""
+    def verdict(self, precision: float, limit: float | None = None) -> RefereeVerdict:
+        """The verdict at this `precision`. B must be faster, or with a `limit` not slower than that."""
         losses = study.losses(self.comparison.a, self.comparison.b)
         differences = _differences(self, losses)
         speed = _Speed(self, _ratio(self, precision), _run_ratio(self))
         training = _training_outcome(differences, losses, speed)
-        outcome, reason = training or _speed_outcome(speed, precision, gate)
+        outcome, reason = training or _speed_outcome(speed, precision, limit)
         return RefereeVerdict(
             outcome=outcome,
             exit_code=130 if self.is_stopped else _EXIT_CODES[outcome],
@@ -213,15 +213,18 @@ def _training_outcome(differences: list[Difference], losses: Check, speed: _Spee
     return None
 
 
-def _speed_outcome(speed: _Speed, precision: float, gate: Outcome | None) -> Judgement:
-    if gate == Outcome.UNDECIDED:
-        return gate, f"{speed.in_words}. That interval neither passes nor fails the gate: {speed.remedy}"
+def _speed_outcome(speed: _Speed, precision: float, limit: float | None) -> Judgement:
     result = speed.match.comparison
-    clear = LIMIT.overwhelming if result.rounds >= LIMIT.few_rounds else math.inf
-    half_width = LIMIT.wide * max(precision, result.pairing.known_spread.sd)
-    outcome = gate or judge_speed(speed.ratio, speed.run, clear, half_width)
+    if limit is None:
+        clear = LIMIT.overwhelming if result.rounds >= LIMIT.few_rounds else math.inf
+        half_width = LIMIT.wide * max(precision, result.pairing.known_spread.sd)
+        outcome = judge_speed(speed.ratio, speed.run, clear, half_width)
+        unclear = "is too wide to decide"
+    else:
+        outcome = _BY_GATE[result.gate(limit, fewest=1 if speed.match.is_whole else MIN_ROUNDS)]
+        unclear = "neither passes nor fails the gate"
     if outcome == Outcome.UNDECIDED:
-        return outcome, f"{speed.in_words}. That interval is too wide to decide: {speed.remedy}"
+        return outcome, f"{speed.in_words}. That interval {unclear}: {speed.remedy}"
     return outcome, speed.in_words
 
 

@@ -19,7 +19,6 @@ import perfkit
 from perfkit.cli import COMMANDS, app, options
 from perfkit.cli import run as commands
 from perfkit.cli.command import as_app
-from perfkit.cli.compare import gate_code
 from perfkit.errors import InvalidValue, PerfkitError, StoreError
 from perfkit.ladder.catalogue import Budget
 from perfkit.results import recordings
@@ -183,15 +182,23 @@ def test_a_store_that_cannot_be_written_does_not_decide_a_gate(data_dir, monkeyp
     assert "the disk is full. Free it" in run(*SIDES, *more, code=code)
 
 
-def test_a_gate_takes_as_many_rounds_as_a_verdict_and_a_room_that_spoils_neither_side(capsys):
+def test_a_gate_takes_as_many_rounds_as_a_verdict_and_a_room_that_spoils_neither_side(data_dir, monkeypatch):
     sides = measured("a"), measured("b")
     few = structs.replace(PAIRING, own_samples_per_s=[1.0], other_samples_per_s=[1.0])
     spoiled = structs.replace(PAIRING, interleaved=False, disturbed=[0.9] * 9)
-    codes = [gate_code(Comparison(*sides, one), 0.5) for one in (PAIRING, few, spoiled)]
-    assert codes == [0, 3, 3]
-    said = capsys.readouterr().err
-    assert "from 1 round, but a verdict needs 5" in said and "which took turns" in said
-    assert gate_code(Comparison(*sides, few), 0.5, fewest=1) == 0, "whole runs are one round"
+    slower = structs.replace(PAIRING, own_samples_per_s=[0.4] * 9)
+    cases = [
+        (PAIRING, 0, "passes", ""),
+        (slower, 1, "slower", "B is slower than A by more than 50.0%"),
+        (few, 3, "unclear", "from 1 round, but a verdict needs 5. Add rounds with --more"),
+        (spoiled, 3, "unclear", "which took turns. Add rounds with --more"),
+    ]
+    for pairing, code, outcome, said in cases:
+        result = Comparison(*sides, pairing)
+        assert result.gate(0.5) == outcome
+        monkeypatch.setattr(comparing, "compare_candidates", lambda *_, result=result: result)
+        assert said in run(*SIDES, "--fail-if-slower", "50%", code=code)
+    assert Comparison(*sides, few).gate(0.5, fewest=1) == "passes", "whole runs are one round"
 
 
 def test_a_comparison_on_cores_that_others_took_says_so(data_dir, monkeypatch):
