@@ -27,5 +27,10 @@ def tune(
     typer.echo(f"tuning: about {budget:.0f} s", err=True)
     with stored() as store:
         with progress() as follow:
-            result = tuning.tune(plan, values or None, cap, budget, follow, store)
-        output.deliver("the fastest recipe", result.sections(), result)
+            try:
+                result, verdict = tuning.tune(plan, values or None, cap, budget, follow, store), None
+            except KeyboardInterrupt:
+                if follow.found is None:
+                    raise
+                result, verdict = follow.found, 130
+        output.deliver("the fastest recipe", result.sections(), result, verdict=verdict)

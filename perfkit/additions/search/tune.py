@@ -88,7 +88,6 @@ def tune(
         for value in values:
             Recipe().replace(**{name: value})  # refused now, not after minutes of measuring
     progress = progress or Progress()
-    began = time.monotonic()
     plan = plan.fixed()
     with plan.open(progress, "tuning", store) as session:
         search = _Search(plan, session, memory_cap_bytes, budget_s)
@@ -96,43 +95,24 @@ def tune(
             left = search.run(space)
         finally:
             keep(store, *search.tried.values())
-        notes = [f"Not tried: {'; '.join(search.refused)}."] if search.refused else []
-        base = session.source.baseline()
-        if base not in _newest(search.tried.values()):
-            if session.stopped:
-                raise Cancelled("stopped before anything was measured")
-            what = " ".join(["nothing could be measured.", *notes])
-            remedy = "Name values that differ from the baseline; `perfkit run` says what else goes wrong"
-            raise InvalidValue(what, remedy)
-    fitting = _newest(search.tried.values(), memory_cap_bytes)
-    if session.stopped:
-        notes.append(_STOPPED)
-    elif left:
-        notes.append(f"No time was left to try {', '.join(left)}: raise the budget")
-    picked, parity = _picked(plan, fitting, None if session.stopped else progress, notes)
-    run = fitting.get(picked or base)
-    if run is None:
-        what = " ".join(["nothing fits under the memory cap that is faster and trains the same.", *notes])
-        raise InvalidValue(what, "Raise the cap, or allow smaller batches")
-    return Tuned(
-        best=run,
-        settings=picked.describe(base) if picked else "the baseline",
-        gain=run.speedup("baseline"),
-        parity=parity,
-        tried=list(search.tried.values()),
-        cap_bytes=memory_cap_bytes,
-        seconds=time.monotonic() - began,
-        notes=notes,
-    )
+        search.require_baseline()
+        if session.stopped:
+            result = search.result(None, [_STOPPED])
+            progress.found = result  # Ctrl-C is raised in place of returning it
+            return result
+    notes = [f"No time was left to try {', '.join(left)}: raise the budget"] if left else []
+    return search.result(progress, notes)
 
 
 class _Search:
     def __init__(self, plan: Plan, session: Session, cap_bytes: int | None, budget_s: float) -> None:
         self.tried: dict[str, Run] = {}  # the runs that succeeded, by id
         self.refused: list[str] = []  # the values that were not tried, with the reasons
+        self._plan = plan
         self._session = session
         self._cap_bytes = cap_bytes
-        self._until = time.monotonic() + SEARCHING * budget_s
+        self._began = time.monotonic()
+        self._until = self._began + SEARCHING * budget_s
         self._short = replace(plan.rule, rounds=ROUNDS, budget=None, cached=0)
         usual = plan.rule.budget
         longest = Budget(min(usual.stage_s, budget_s / 10)) if usual and budget_s > 0 else None
@@ -171,6 +151,40 @@ class _Search:
             self._session.progress.finish(run)
             if run.status == "ok":
                 self.tried[run.id] = run
+
+    def _notes(self) -> list[str]:
+        return [f"Not tried: {'; '.join(self.refused)}."] if self.refused else []
+
+    def require_baseline(self) -> None:
+        """Refuses a search in which the baseline was not measured: nothing can be compared with it."""
+        if self._session.source.baseline() in _newest(self.tried.values()):
+            return
+        if self._session.stopped:
+            raise Cancelled("stopped before anything was measured")
+        what = " ".join(["nothing could be measured.", *self._notes()])
+        remedy = "Name values that differ from the baseline; `perfkit run` says what else goes wrong"
+        raise InvalidValue(what, remedy)
+
+    def result(self, progress: Progress | None, more_notes: Sequence[str]) -> Tuned:
+        """The fastest recipe that was found; parity is not checked without a `progress`."""
+        notes = [*self._notes(), *more_notes]
+        base = self._session.source.baseline()
+        fitting = _newest(self.tried.values(), self._cap_bytes)
+        picked, parity = _picked(self._plan, fitting, progress, notes)
+        run = fitting.get(picked or base)
+        if run is None:
+            what = " ".join(["nothing fits under the memory cap that is faster and trains the same.", *notes])
+            raise InvalidValue(what, "Raise the cap, or allow smaller batches")
+        return Tuned(
+            best=run,
+            settings=picked.describe(base) if picked else "the baseline",
+            gain=run.speedup("baseline"),
+            parity=parity,
+            tried=list(self.tried.values()),
+            cap_bytes=self._cap_bytes,
+            seconds=time.monotonic() - self._began,
+            notes=notes,
+        )
 
 
 def _picked(

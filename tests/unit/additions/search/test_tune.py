@@ -174,6 +174,21 @@ def test_a_search_that_is_stopped_keeps_what_it_has(search, plan):
     assert search.alive() == []
 
 
+def test_what_a_search_has_found_is_there_after_ctrl_c(search, plan):
+    """Its runs were stored, and the command showed nothing of them."""
+
+    def interrupt(child, question):
+        if len(search.children) == 8:
+            raise KeyboardInterrupt
+
+    search.fails = interrupt
+    progress = Progress()
+    with pytest.raises(KeyboardInterrupt):
+        tune(plan, SPACE, progress=progress)
+    assert progress.found.notes == ["The search was stopped, so parity was not checked"]
+    assert search.alive() == []
+
+
 def test_what_was_measured_before_an_error_is_kept(search, plan):
     search.fails = lambda child, question: 1 / 0 if len(search.children) == 8 else None
     with pytest.raises(ZeroDivisionError):
