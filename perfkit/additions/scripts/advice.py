@@ -8,7 +8,7 @@ from msgspec import structs
 
 from perfkit.additions.advice.finding import Finding, Found
 from perfkit.additions.scripts.causes import loading, outside, steps
-from perfkit.additions.scripts.messages import ALIKE, STEPS, TEXTS, Observation, Symptoms
+from perfkit.additions.scripts.messages import ALIKE, EVALUATION, STEPS, TEXTS, Observation, Symptoms
 from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units
@@ -26,7 +26,7 @@ def findings(symptoms: Symptoms) -> list[Finding]:
     costs = [cost for cause in CAUSES for cost in cause(symptoms)]
     others = [cost for cost in costs if cost.cause not in _OF_OTHER_PARTS]
     costs += [*steps.lines(symptoms, others), *loading.lines(symptoms, others)]
-    costs = [_bounded(cost, symptoms) for cost in costs]
+    costs = [_bounded(_with_evaluations(cost, symptoms), symptoms) for cost in costs]
     places = Counter(cost.where for cost in costs)
     of_workers = symptoms.evidence.loading.lines if symptoms.evidence.loading else []
     functions = dict[str, str]()  # lines with their functions
@@ -36,6 +36,16 @@ def findings(symptoms: Symptoms) -> list[Finding]:
     # What is collected at the line of a cause are the objects that this cause makes.
     costs = [cost for cost in costs if cost.cause != "automatic_collection" or places[cost.where] == 1]
     return ordered([structs.replace(cost, where=functions.get(cost.where, cost.where)) for cost in costs])
+
+
+def _with_evaluations(cost: Finding, symptoms: Symptoms) -> Finding:
+    """A cost of steps, with what evaluations spend at its line: whoever removes it gains that, too."""
+    spent_s = sum(line.seconds for line, _ in symptoms.lines(EVALUATION) if line.where == cost.where)
+    share = cost.around_share or cost.share
+    if cost.cause == "evaluation" or not (spent_s and share):
+        return cost
+    of_evaluations = spent_s / symptoms.evidence.parts[EVALUATION] * symptoms.run.running(EVALUATION)
+    return structs.replace(cost, around_share=share + of_evaluations)
 
 
 def _bounded(cost: Finding, symptoms: Symptoms) -> Finding:

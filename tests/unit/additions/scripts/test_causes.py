@@ -305,6 +305,8 @@ def test_a_line_may_take_much_of_an_evaluation_and_of_the_steps(part):
         "evaluation",
         {"forward": "line_of_forward"}.get(part, "loading_line"),
     }
+    of_steps = next(each for each in found if each.cause != "evaluation")
+    assert of_steps.gain == pytest.approx(1 / (1 - 0.6 - 0.2)), "whoever removes the line gains both"
 
 
 def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
