@@ -4,11 +4,13 @@ While torch looks for anomalies it notes, at each operator's node of the graph, 
 time of a node belongs to a line of the forward pass, although no Python runs in the backward pass.
 """
 
+import contextlib
 import math
 import os
 import re
 import sys
 import traceback
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator
 from typing import Any
@@ -186,9 +188,14 @@ def of_one_step(times: OperatorTimes) -> Generator[None, ScriptStep, None]:
     if compiled_graphs() or torch.is_anomaly_enabled():
         return
     look_for_anomalies(True)
+    # If a pass fails, torch warns of that first; where warnings are errors, the script would see that one.
+    warnings.filterwarnings("ignore", message="Error detected in")
+    added = warnings.filters[0]
     try:
         step = yield
     finally:
+        with contextlib.suppress(ValueError):  # unless the script has set others
+            warnings.filters.remove(added)  # type: ignore[attr-defined]
         look_for_anomalies(False)
         times.stop()
     if step.marks or times.are_too_many:  # it was not a plain step, or is known only in part

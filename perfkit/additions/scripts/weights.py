@@ -1,5 +1,7 @@
 """Weights that do not train: no optimizer has them, they are frozen, or their learning rate is 0."""
 
+import os
+import sys
 from collections.abc import Collection, Container, Mapping
 from typing import Any
 
@@ -9,6 +11,7 @@ from perfkit.additions.scripts.messages import ZeroRate, limits
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.shared.positions import places
 from perfkit.additions.shared.tensors import weights_of
+from perfkit.process.failures import is_users
 
 LIMIT = limits("weights")
 _ROLES = ("optimizer", "backward", "step")  # calls in files that may also read gradients
@@ -61,8 +64,13 @@ def _stays(optimizer: Any, group: Mapping[str, Any]) -> bool:
 
 
 def _reads_gradients(script: Script) -> bool:
+    """Whether a file of the training reads them, or one next to it, such as a probe that it imports."""
     sites = [site for role in _ROLES for site in script.calls.sites[role]]
     files = {frame.file for site in sites for frame in site.frames}
+    folders = tuple(os.path.join(os.path.dirname(file), "") for file in files)
+    paths = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    imported = {script.settings.place(os.path.realpath(path)) for path in paths if path and is_users(path)}
+    files |= {file for file in imported if file.startswith(folders)}
     return any(next(places(LIMIT.reads, file), "") for file in files)
 
 

@@ -4,6 +4,7 @@ import ast
 import functools
 import linecache
 import os
+import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -66,6 +67,15 @@ def _around(line: TimedLine, stack: Stack) -> Iterator[Block]:
         if loops:
             yield max(loops, key=lambda block: block.first)
             return
+
+
+def mentions(name: str, file: str, line: int) -> list[int]:
+    """The lines of the function around a line, or else of its file, that mention a name."""
+    functions = [block for block in _blocks(file) if block.has((file, line)) and not block.is_loop]
+    lines = linecache.getlines(file)
+    innermost = max(functions, key=lambda block: block.first, default=Block("", file, 1, len(lines), False))
+    numbers = range(innermost.first, innermost.last + 1)
+    return [number for number in numbers if re.search(rf"\b{name}\b", linecache.getline(file, number))]
 
 
 def _seconds(block: Block, times: Times) -> dict[str, float]:

@@ -10,7 +10,17 @@ from statistics import median
 from msgspec import structs
 
 from perfkit.additions.advice.finding import Causes, Finding, Found
-from perfkit.additions.scripts.messages import AGAIN, BETWEEN, COMPILING, LEAST, MUCH_MEMORY, OWN, Symptoms
+from perfkit.additions.scripts.messages import (
+    AGAIN,
+    BETWEEN,
+    COMPILING,
+    LEAST,
+    MUCH_MEMORY,
+    OWN,
+    Symptoms,
+    Unused,
+)
+from perfkit.additions.shared.around import mentions
 from perfkit.additions.shared.attribution import TimedLine
 from perfkit.additions.shared.positions import text_at
 from perfkit.additions.shared.sampler import EVERY_S
@@ -106,8 +116,18 @@ def _in_vain(symptoms: Symptoms) -> Found:
 def _unused(symptoms: Symptoms) -> Found:
     for unused in symptoms.evidence.unused:
         share = symptoms.of_run(unused.line.seconds)
-        if share >= LIMIT.of_unused:
+        if share >= LIMIT.of_unused and not _has_other_uses(unused):
             yield _CAUSES.found("results_not_used", unused.line.where, share, unused=unused)
+
+
+def _has_other_uses(unused: Unused) -> bool:
+    """Whether other lines use the results, too, such as to find out which of them to select."""
+    line = unused.line
+    assigned = re.match(r"(\w+)\s*=[^=]", line.text)
+    if not assigned:
+        return False
+    uses = [number for number in mentions(assigned[1], line.file, line.line) if number != line.line]
+    return any(f"{os.path.basename(line.file)}:{number}" != unused.selected_at for number in uses)
 
 
 def _hooks(symptoms: Symptoms) -> Found:

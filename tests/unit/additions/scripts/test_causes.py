@@ -1356,8 +1356,26 @@ def test_results_that_the_loss_does_not_need_are_named_if_they_take_long(seconds
     for each in told:
         assert (each.where, each.kind, each.share) == ("model.py:19", "waste", pytest.approx(0.5, rel=0.1))
         assert (
-            "`scores = self.out(h)` that the loss does not need: model.py:21 selects 4% of" in each.evidence
+            "`scores = self.out(h)` to which no gradient comes back: model.py:21 selects 4% of"
+            in each.evidence
         )
+
+
+@pytest.mark.parametrize(
+    ("other", "is_told"),
+    [
+        ("x = x + 1", True),
+        ("hard = scores.topk(16).indices", False),  # they tell what to select
+        ("loss = (scores.detach() - little).square()", False),
+    ],
+)
+def test_results_that_another_line_uses_are_not_said_to_be_without_use(other, is_told, tmp_path):
+    lines = ["def forward(q, docs, x):", "scores = q @ docs", other, "return scores[:, 0]"]
+    file = tmp_path / "model.py"
+    file.write_text("\n    ".join(lines) + "\n\n\ndef other(scores):\n    return scores\n")
+    line = TimedLine("forward and backward", str(file), 2, 4.5, text=lines[1])
+    told = findings(seen(parts={"forward": 4.0, "backward": 5.0}, unused=[Unused(line, 0.04, "model.py:4")]))
+    assert [each.cause for each in told] == ["results_not_used"] * is_told
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import warnings
 import weakref
 from types import SimpleNamespace
 
@@ -78,6 +79,22 @@ def test_a_step_with_more_in_it_tells_nothing(script, forward):
 def test_a_pass_within_another_one_is_the_time_of_the_line_that_computes_again(script, forward):
     script.steps.in_backward = True
     assert stepped(OperatorTimes(script, str), forward) == {}
+
+
+def test_an_error_of_a_backward_pass_is_the_script_s_where_warnings_are_errors(script):
+    """What torch tells of the operator that failed was raised in its place."""
+    before = [*warnings.filters]
+    weight = torch.ones(2, requires_grad=True)
+    look = of_one_step(OperatorTimes(script, str))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(look)
+        loss = weight.sum()
+        loss.register_hook(lambda gradient: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loss.backward()
+        look.close()
+    assert warnings.filters == before
 
 
 def test_what_the_script_looks_for_itself_is_left_alone(script):

@@ -1,5 +1,8 @@
 """Weights with a learning rate of 0: which are seen to be frozen by it alone, and which are not."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -140,6 +143,20 @@ def test_a_script_that_reads_gradients_itself_may_need_them(line, is_told, scrip
     training = Training()
     training.step(0.0)
     assert (training.rates.found(script) is not None) == is_told
+
+
+def test_a_module_that_a_script_imports_may_need_gradients(script, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(TRAINED)
+    (tmp_path / "probe.py").write_text(
+        "def saliency(model):\n    return [p.grad.abs() for p in model.parameters()]\n"
+    )
+    script.calls.sites["step"].append(Site("step", [Frame(str(tmp_path / "train.py"), 1, 1, 0, 9)]))
+    training = Training()
+    training.step(0.0)
+    assert training.rates.found(script) is not None
+    probe = SimpleNamespace(__file__=str(tmp_path / "probe.py"))
+    monkeypatch.setitem(sys.modules, "probe_of_gradients", probe)
+    assert training.rates.found(script) is None
 
 
 @pytest.mark.parametrize(("is_timed", "looks"), [(True, 0), (False, 1)])
