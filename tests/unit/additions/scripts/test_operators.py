@@ -81,6 +81,18 @@ def test_a_pass_within_another_one_is_the_time_of_the_line_that_computes_again(s
     assert stepped(OperatorTimes(script, str), forward) == {}
 
 
+class Broken(torch.autograd.Function):
+    """An operator whose backward pass fails."""
+
+    @staticmethod
+    def forward(_context, values):
+        return values + 1
+
+    @staticmethod
+    def backward(_context, gradients):
+        return gradients / (1 // 0)
+
+
 def test_an_error_of_a_backward_pass_is_the_script_s_where_warnings_are_errors(script):
     """What torch tells of the operator that failed was raised in its place."""
     before = [*warnings.filters]
@@ -89,10 +101,8 @@ def test_an_error_of_a_backward_pass_is_the_script_s_where_warnings_are_errors(s
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         next(look)
-        loss = weight.sum()
-        loss.register_hook(lambda gradient: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            loss.backward()
+            Broken.apply(weight).sum().backward()
         look.close()
     assert warnings.filters == before
 
