@@ -2,9 +2,11 @@
 
 import gc
 import itertools
+import sys
 import warnings
 import weakref
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -93,8 +95,10 @@ class Broken(torch.autograd.Function):
         return gradients / (1 // 0)
 
 
-def test_an_error_of_a_backward_pass_is_the_script_s_where_warnings_are_errors(script):
-    """What torch tells of the operator that failed was raised in its place."""
+def test_an_error_of_a_backward_pass_is_the_script_s_where_warnings_are_errors(script, monkeypatch):
+    """Torch hands what it tells of the operator to `sys.excepthook` then, as if the script had ended."""
+    handed = Mock()
+    monkeypatch.setattr(sys, "excepthook", handed)
     before = [*warnings.filters]
     weight = torch.ones(2, requires_grad=True)
     look = of_one_step(OperatorTimes(script, str))
@@ -104,6 +108,7 @@ def test_an_error_of_a_backward_pass_is_the_script_s_where_warnings_are_errors(s
         with pytest.raises(ZeroDivisionError):
             Broken.apply(weight).sum().backward()
         look.close()
+    assert not handed.called
     assert warnings.filters == before
 
 
