@@ -13,20 +13,18 @@ from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units
 
-_OF_OTHER_PARTS = (
-    "automatic_collection",
-    "evaluation",
-)  # what steps do at the line of such a cause may be one, too
+_SHARES_ITS_LINE = ("automatic_collection", "evaluation")  # causes at whose line steps may spend time, too
 _LEAST_GAIN = 1.03  # a smaller gain cannot be told from chance
-CAUSES = (*outside.CAUSES, *steps.CAUSES, *loading.CAUSES)
 
 
 def findings(symptoms: Symptoms) -> list[Finding]:
     """The avoidable costs, the largest first."""
-    costs = [cost for cause in CAUSES for cost in cause(symptoms)]
-    others = [cost for cost in costs if cost.cause not in _OF_OTHER_PARTS]
-    costs += [*steps.lines(symptoms, others), *loading.lines(symptoms, others)]
-    costs = [_bounded(_with_evaluations(cost, symptoms), symptoms) for cost in costs]
+    outside_steps = [cost for cause in outside.CAUSES for cost in cause(symptoms)]
+    of_steps = [cost for cause in (*steps.CAUSES, *loading.CAUSES) for cost in cause(symptoms)]
+    others = [cost for cost in outside_steps + of_steps if cost.cause not in _SHARES_ITS_LINE]
+    of_steps += [*steps.lines(symptoms, others), *loading.lines(symptoms, others)]
+    costs = outside_steps + [_with_evaluations(cost, symptoms) for cost in of_steps]
+    costs = [_bounded(cost, symptoms) for cost in costs]
     places = Counter(cost.where for cost in costs)
     of_workers = symptoms.evidence.loading.lines if symptoms.evidence.loading else []
     functions = dict[str, str]()  # lines with their functions
@@ -42,7 +40,7 @@ def _with_evaluations(cost: Finding, symptoms: Symptoms) -> Finding:
     """A cost of steps, with what evaluations spend at its line: whoever removes it gains that, too."""
     spent_s = sum(line.seconds for line, _ in symptoms.lines(EVALUATION) if line.where == cost.where)
     share = cost.around_share or cost.share
-    if cost.cause == "evaluation" or not (spent_s and share):
+    if not (spent_s and share):
         return cost
     of_evaluations = spent_s / symptoms.evidence.parts[EVALUATION] * symptoms.run.running(EVALUATION)
     return structs.replace(cost, around_share=share + of_evaluations)

@@ -309,6 +309,16 @@ def test_a_line_may_take_much_of_an_evaluation_and_of_the_steps(part):
     assert of_steps.gain == pytest.approx(1 / (1 - 0.6 - 0.2)), "whoever removes the line gains both"
 
 
+def test_what_evaluations_take_is_counted_once_where_they_are_the_cause_themselves():
+    """A model that each step calls without gradients is one: its bound had its share twice."""
+    line = TimedLine(EVALUATION, "/home/me/train.py", 7, 2.0, [], "target = ema(x)")
+    asked = seen(parts={"forward": 3.0, "backward": 5.0, EVALUATION: 2.0}, lines=[line])
+    run = Account(parts={"steps": 0.8, "evaluation": 0.2}, steps=20, evaluations=20)
+    (found,) = findings(msgspec.structs.replace(asked, run=run))
+    assert (found.cause, found.where) == ("frozen_model", "train.py:7")
+    assert found.gain == pytest.approx(1 / (1 - 0.2))
+
+
 def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
     """Each step takes 0.1 ms more than the one before, all of it in code of the script's own."""
     steps = [StepTime(n, 0.01 + 1e-4 * n, [0.0, 0.003, 0.005, 0.001, 0.001 + 1e-4 * n]) for n in range(60)]
