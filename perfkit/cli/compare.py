@@ -1,5 +1,6 @@
 """`perfkit compare`: which of two recipes is faster."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -41,21 +42,16 @@ def compare(
     a, b = (comparing.candidate(side, plan) for side in names)
     store_context = options.stored() if gate.limit is None or more else options.stored_if_possible()
     with store_context as store:
-        verdict = None
         with options.progress() as follow:
             if gate.limit is not None:
                 plan.source().require(Study.GATE)
             earlier = comparing.earlier_comparison(a, b, plan, store) if store and more else None
-            try:
-                result = comparing.compare_candidates(a, b, plan, earlier, follow, store)
-            except KeyboardInterrupt:
-                if follow.found is None:
-                    raise
-                result = follow.found
-                verdict = 130
-                kept = "is kept: go on with --more" if store else "is not stored"
-                typer.echo(f"stopped; what was measured {kept}", err=True)
-        if gate.limit is not None and verdict is None:
+            study = partial(comparing.compare_candidates, a, b, plan, earlier, follow, store)
+            result, verdict = options.until_stopped(follow, study)
+        if verdict is not None:
+            kept = "is kept: go on with --more" if store else "is not stored"
+            typer.echo(f"stopped; what was measured {kept}", err=True)
+        elif gate.limit is not None:
             verdict = _exit_code(result, gate.limit)
         output.deliver(f"{b.title} against {a.title}", [result.describe()], record(result), verdict=verdict)
 

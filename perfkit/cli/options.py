@@ -179,10 +179,7 @@ def names(text: str | None) -> list[str] | None:
 
 @contextlib.contextmanager
 def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterator[Progress]":
-    """A bar on stderr for the progress of a study. `tell` gets the updates, too.
-
-    If stderr is not a terminal, a line says once that the study waits for a different one to end.
-    """
+    """A study's bar, or without a terminal a line if it waits for another; `tell` gets the updates."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress as Bar
@@ -202,6 +199,16 @@ def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterato
                 typer.echo(now.phase, err=True)
 
         yield Progress(show)
+
+
+def until_stopped(progress: "Progress", study: Callable[[], Any]) -> tuple[Any, int | None]:
+    """What a study has found, and 130 if Ctrl-C ended it, which is raised where nothing was found yet."""
+    try:
+        return study(), None
+    except KeyboardInterrupt:
+        if progress.found is None:
+            raise
+        return progress.found, 130
 
 
 @contextlib.contextmanager

@@ -31,12 +31,11 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def gate(self, limit: float, fewest: int = MIN_ROUNDS) -> Literal["passes", "slower", "unclear"]:
         """Whether B is slower than A by more than `limit`; a verdict needs at least `fewest` rounds."""
-        can_tell = self.rounds >= fewest and not self.pairing.has_spoiled_turns
-        if can_tell and self.ratio.low >= 1 - limit:
+        if self.rounds < fewest or self.pairing.has_spoiled_turns:
+            return "unclear"
+        if self.ratio.low >= 1 - limit:
             return "passes"
-        if can_tell and self.ratio.high < 1 - limit:
-            return "slower"
-        return "unclear"
+        return "slower" if self.ratio.high < 1 - limit else "unclear"
 
     def describe(self, with_verdict: bool = True) -> str:
         """One line for people, without the verdict if the caller gives a different one for these numbers."""

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -60,12 +61,10 @@ def referee(
                 found = compare_whole(match, progress)
             else:
                 plan = match.plan.until(gate.seconds, gate.precision, PART)
-                try:
-                    found = match._replace(plan=plan).compare(progress, store)
-                except KeyboardInterrupt:
-                    if progress.found is None:
-                        raise
-                    found = progress.found._replace(longer="let it go on for longer", is_stopped=True)
+                study = partial(match._replace(plan=plan).compare, progress, store)
+                found, stopped = cli.until_stopped(progress, study)
+                if stopped:
+                    found = found._replace(longer="let it go on for longer", is_stopped=True)
                     kept = "is kept (perfkit runs)" if store else "is not stored"
                     typer.echo(f"stopped; what was measured {kept}", err=True)
         result = found.comparison

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -100,13 +101,8 @@ def _watch_script(launch: Launch, how: WatchOptions) -> tuple[Report, int | None
     typer.echo(f"{launch.describe()}: {duration}", err=True)
     try:
         with cli.progress() as follow:
-            try:
-                report = watching.watch_script(launch, follow, how.budget, how.after, how.whole, how.tries)
-            except KeyboardInterrupt:
-                if follow.found is None:
-                    raise
-                return follow.found, 130
-            return report, None
+            times = how.budget, how.after, how.whole, how.tries
+            return cli.until_stopped(follow, partial(watching.watch_script, launch, follow, *times))
     except watched.TrainsElsewhere as elsewhere:
         python = launcher("python")
         if python is None or how.tries or how.after > 0:

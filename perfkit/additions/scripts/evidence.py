@@ -176,7 +176,6 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
     loaders, loader = questions.loaders, script.loader
     data = None if loader is None else data_facts(loader, loaders.asked_worker[0], loaders.drawn[0])
     grown = list(_grown(script, sizes))
-    settings = {repr(sorted({**each, "params": 0, "param_names": 0}.items())) for each in script.groups()}
     without_optimizer, frozen = odd_parts(script, before, inquiry.trained)
     parts = defaultdict[str, float](float)
     for (part, _), spent in times.items():
@@ -210,11 +209,16 @@ def evidence(questions: Any, seconds: float, threads: int = 0) -> Procedure:
         peak=checks.peak_bytes(script.device)[0],
         memory=_memory_for(script.device),
         groups=len(script.groups()),
-        group_kinds=len(settings),
+        group_kinds=len({_settings(group) for group in script.groups()}),
         without_optimizer=without_optimizer,
         frozen=frozen,
         zero_rate=inquiry.zero_rates.found(script, operators.still_s(operator_times, times)),
     )
+
+
+def _settings(group: Mapping[str, Any]) -> str:
+    """The settings of a group of weights, to compare them; equal ones have the same text."""
+    return repr([(name, group[name]) for name in sorted(group) if name not in ("params", "param_names")])
 
 
 @contextlib.contextmanager

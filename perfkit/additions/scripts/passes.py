@@ -93,9 +93,14 @@ class Pass:
             if product.lines and largest.lines:
                 # The line of a function that other parts of the model call, too, is not the one to change.
                 place = min(reversed(product.lines), key=seconds_of.__getitem__)
-                total = sum(operator.seconds for operator in between + selections)
-                sizes = product.elements, needed[index]
-                yield Selected(place, largest.lines[-1], *sizes, product.seconds, total)
+                yield Selected(
+                    place,
+                    selected_at=largest.lines[-1],
+                    elements=product.elements,
+                    needed=needed[index],
+                    seconds=product.seconds,
+                    up_to_selections_s=sum(operator.seconds for operator in between + selections),
+                )
 
     def _sources(self) -> Indices:
         """The operators that lead to each operator: those that use its result in the forward pass."""

@@ -158,7 +158,8 @@ class Questions(MarkedProcedures):
                 if LIMIT.many * self.early[-1].seconds < seconds:
                     yield from self.warm_up(min(LIMIT.warmup_s, seconds / 10))
                     steps = max(steps, math.ceil(LIMIT.least_s / self._step_s))
-                count, seen = -1, self.subject.updates
+                seen = self.subject.updates
+                count = -1
                 while count < len(seen.optimizers):  # one that is added later makes steps longer
                     count = len(seen.optimizers)
                     yield from self.take(0, "measuring", steps, is_over)

@@ -1,11 +1,12 @@
 """`perfkit tune`."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from perfkit.additions.search import tune as tuning
-from perfkit.cli.options import OutputOptions, Texts, TrainingOptions, progress, stored
+from perfkit.cli.options import OutputOptions, Texts, TrainingOptions, progress, stored, until_stopped
 from perfkit.recipe import pairs, parse_settings
 
 
@@ -27,10 +28,6 @@ def tune(
     typer.echo(f"tuning: about {budget:.0f} s", err=True)
     with stored() as store:
         with progress() as follow:
-            try:
-                result, verdict = tuning.tune(plan, values or None, cap, budget, follow, store), None
-            except KeyboardInterrupt:
-                if follow.found is None:
-                    raise
-                result, verdict = follow.found, 130
+            study = partial(tuning.tune, plan, values or None, cap, budget, follow, store)
+            result, verdict = until_stopped(follow, study)
         output.deliver("the fastest recipe", result.sections(), result, verdict=verdict)

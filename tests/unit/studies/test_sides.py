@@ -316,16 +316,21 @@ def test_sides_that_memory_does_not_hold_together_take_turns_and_say_so(machine,
     assert max(len(alive) for alive in machine.history) == 1
 
 
+def one_of_two_goes(problem, slices, order, machine, monkeypatch):
+    """Of two sides in turns, the one with batches of 8 has this problem after so many slices."""
+    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda *_: True)
+    monkeypatch.setattr("perfkit.studies.sides.Bench.shuffled", lambda self, sides: sides[::order])
+    goes = lambda child: machine.batch_of(child) == 8 and machine.slices().count(child.number) > slices
+    machine.fail("slice", problem, goes)
+
+
 @pytest.mark.parametrize("order", [1, -1], ids=["the first one ends", "the last one ends"])
 @pytest.mark.parametrize("slices", [4, 0])
 def test_a_training_that_ends_in_its_turn_leaves_the_others_theirs(
     slices, order, machine, where, monkeypatch
 ):
     """They were called stopped, as if by a person. One that ends in its first slice has failed."""
-    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda *_: True)
-    monkeypatch.setattr("perfkit.studies.sides.Bench.shuffled", lambda self, sides: sides[::order])
-    is_ended = lambda child: machine.batch_of(child) == 8 and machine.slices().count(child.number) > slices
-    machine.fail("slice", TrainingEnded("it has ended"), is_ended)
+    one_of_two_goes(TrainingEnded("it has ended"), slices, order, machine, monkeypatch)
     with where.open() as session:
         first, second = session.measure([stage(8), stage(16)], ruled(where, rounds=9))
     if slices:
@@ -344,10 +349,7 @@ def test_a_side_that_fails_in_its_turn_takes_no_rounds_from_the_other(
     slices, order, machine, where, monkeypatch
 ):
     """The other took as many rounds as it had begun."""
-    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda *_: True)
-    monkeypatch.setattr("perfkit.studies.sides.Bench.shuffled", lambda self, sides: sides[::order])
-    is_broken = lambda child: machine.batch_of(child) == 8 and machine.slices().count(child.number) > slices
-    machine.fail("slice", RunFailed("broken"), is_broken)
+    one_of_two_goes(RunFailed("broken"), slices, order, machine, monkeypatch)
     first, second = measure(where, THREE[:2], rounds=9)
     assert (first.status, second.status) == ("failed", "ok")
     assert second.raw.sizes == [9]

@@ -36,8 +36,9 @@ def _archives(symptoms: Symptoms) -> Found:
 
 def _lines_of_archives(symptoms: Symptoms) -> list[tuple[TimedLine, float]]:
     """The lines that read an array of an archive, with their shares of the run."""
-    reads = LIMIT.reads_array if _archives_of(symptoms) else None
-    return [(line, share) for line, share in symptoms.loading_lines() if reads in line.calls]
+    if not _archives_of(symptoms):
+        return []
+    return [(line, share) for line, share in symptoms.loading_lines() if LIMIT.reads_array in line.calls]
 
 
 def _archives_of(symptoms: Symptoms) -> list[str]:

@@ -235,9 +235,10 @@ def _dense_embeddings(symptoms: Symptoms) -> Found:
     part = sum(share for _, share in steps)
     if not rows or rows.touched >= 0.2 * rows.count or rows.of_weights <= 0.5 or part < 2 * LEAST:
         return
-    modules = [name.split(".")[-2] for name in rows.names if "." in name]
-    calls = re.compile("|".join(rf"\b{re.escape(module)}\(" for module in modules) or "$^")
-    of_tables = [line.seconds for line in symptoms.evidence.operators if calls.search(line.text)]
+    tables = [name.split(".")[-2] for name in rows.names if "." in name]  # `user_emb` of `user_emb.weight`
+    calls = [re.compile(rf"\b{re.escape(table)}\(") for table in tables]
+    operators = symptoms.evidence.operators
+    of_tables = [line.seconds for line in operators if any(call.search(line.text) for call in calls)]
     zeroing = sum(share for line, share in symptoms.lines(OWN) if "zero_grad(" in line.text)
     dense = (part + zeroing) * rows.of_weights + symptoms.of_run(sum(of_tables))
     facts = {"symptoms": symptoms, "part": part, "optimizers": symptoms.script.optimizers}
@@ -318,8 +319,9 @@ def _lines_of_forward(symptoms: Symptoms, places: Set[str], least: float) -> Fou
 def _lines_of_passes(symptoms: Symptoms, places: Set[str], least: float) -> Found:
     """Lines of an optimizer, and of a backward pass that is longer than usual."""
     parts = ["backward", "optimizer"] if _has_long_backward(symptoms) else ["optimizer"]
+    excluded = places | _places_of(symptoms, *LIMIT.passes)
     for line, share in symptoms.lines(*parts):
-        if share >= least and line.where not in places | _places_of(symptoms, *LIMIT.passes):
+        if share >= least and line.where not in excluded:
             call_s = _call_s(symptoms, line)
             facts = {"decomposes": re.search(LIMIT.decomposes, line.text), "part": line.part}
             facts |= {"is_long": call_s >= LIMIT.long_call_s, "is_short": 0 < call_s <= LIMIT.short_call_s}
